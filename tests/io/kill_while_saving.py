@@ -1,0 +1,68 @@
+"""Kill a process that saves in a loop, again and again: DIRECTORY KILLS -> kills, kills during a save, last step.
+
+Forked after the imports, so that a trial takes milliseconds. The child reports the begin and the end
+of each save; what is restored must be a step it could have reached, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.checkpoint import Checkpointer
+from tests.io.checkpoint_state import state_at
+from tests.io.test_checkpoint import assert_same
+
+
+def save_forever(directory: str, pipe: int) -> None:
+    checkpointer = Checkpointer(directory)
+    try:
+        step = checkpointer.restore(state_at(0))[0]
+    except UserError:
+        step = 0
+    while True:
+        step += 1
+        state = state_at(step)
+        os.write(pipe, b"begin %d\n" % step)
+        checkpointer.save(step, state, {"step": step})
+        os.write(pipe, b"end %d\n" % step)
+
+
+def main(directory: str, kills: int) -> None:
+    randomness = random.Random(0)
+    reached, in_save = 0, 0
+    for _ in range(kills):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            save_forever(directory, write)
+        os.close(write)
+        with os.fdopen(read) as reports:
+            first = reports.readline()  # the child restored and begins to save
+            time.sleep(randomness.uniform(0, 0.05))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            lines = [first, *reports]
+        word, begun = lines[-1].split()
+        in_save += word == "begin"
+        ended = [int(line.split()[1]) for line in lines if line.startswith("end")]
+        reached = max([reached, *ended])
+        try:
+            step, state, host = Checkpointer(directory).restore(state_at(0))
+        except UserError:
+            assert reached == 0
+            continue
+        assert reached <= step <= int(begun), (reached, step, begun)
+        assert host == {"step": step}
+        assert_same(state, state_at(step))
+        reached = step
+    print(kills, in_save, reached)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
