@@ -1,0 +1,237 @@
+"""A K-ary sum tree in one flat float32 array: exact, without drift, in place under donation.
+
+Layout: the leaves first, then the sums of every K leaves, then the sums of every K of those, up to a
+level of at most K nodes. The K children of a node are contiguous, every level starts on a cache line
+and is padded with zeros, so the capacity may be any number.
+
+    parent = halves(children),  halves(c) = halves(c[:K/2] + c[K/2:]),  halves([x]) = x
+
+Parents are always recomputed from their children, never corrected by differences: after any number of
+updates the tree equals one built afresh, bit for bit (sums of differences drift in float32).
+
+Sampling inverts the cumulative distribution. A draw is a fraction u of 52 random bits. At a node with
+children c and prefix sums P (in float64, in order),
+
+    t = u·P[K-1],  j = #{k : P[k] <= t},  u <- (t - P[j-1]) / (P[j] - P[j-1])
+
+and the descent goes on in child j with the fraction that remains. Rescaling at every level keeps the
+float32 rounding of inner sums out of the probabilities, and 52 bits reach every positive leaf (a
+float32 uniform has 23 bits and misses about 2 % of 2^20 skewed leaves). P[j-1] <= t < P[j] holds by
+construction, so a leaf of priority zero is never returned.
+
+Priorities live in {0} ∪ [MIN_PRIORITY, MAX_PRIORITY]; zero means empty. Paper: Schaul et al. 2016,
+"Prioritized experience replay"; the K-ary tree: Zhang et al. 2021, PALRL.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrl_hpc.types import Array
+
+MIN_PRIORITY = 1e-30
+MAX_PRIORITY = 1e30
+CACHE_LINE = 16  # float32 numbers
+DRAW_BITS = 52
+_WORD_BITS = DRAW_BITS // 2  # a draw is two words; the upper 26 bits of each count
+_BELOW_ONE = 1.0 - 2.0**-DRAW_BITS
+
+
+class Layout(NamedTuple):
+    """The static shape of a tree. Level 0 holds the leaves; hashable."""
+
+    capacity: int
+    fanout: int
+    counts: tuple[int, ...]  # nodes in use per level
+    offsets: tuple[int, ...]  # where a level starts in the flat array
+
+    @property
+    def size(self) -> int:
+        return self.offsets[-1] + _padded(self.counts[-1], self.fanout)
+
+
+def _padded(count: int, fanout: int) -> int:
+    unit = max(fanout, CACHE_LINE)
+    return -(-count // unit) * unit
+
+
+def layout(capacity: int, fanout: int) -> Layout:
+    """The layout for any capacity >= 1 and a fan-out that is a power of two from 2 to 64."""
+    if fanout not in (2, 4, 8, 16, 32, 64):
+        raise ValueError(f"fanout is {fanout}: use one of 2, 4, 8, 16, 32, 64")
+    if not 1 <= capacity < 2**30:
+        raise ValueError(f"capacity is {capacity}: use at least 1 and less than 2^30")
+    counts, offsets = [capacity], [0]
+    while counts[-1] > fanout:
+        offsets.append(offsets[-1] + _padded(counts[-1], fanout))
+        counts.append(-(-counts[-1] // fanout))
+    return Layout(capacity, fanout, tuple(counts), tuple(offsets))
+
+
+def clip(priority: Array) -> Array:
+    """Into the range of positive priorities; what is not a number becomes the smallest."""
+    inside = jnp.minimum(priority, MAX_PRIORITY)
+    return jnp.where(priority >= MIN_PRIORITY, inside, MIN_PRIORITY).astype(jnp.float32)
+
+
+def empty(shape: Layout) -> Array:
+    return jnp.zeros(shape.size, jnp.float32)
+
+
+def leaves(shape: Layout, tree: Array) -> Array:
+    """All priorities [capacity]."""
+    return tree[: shape.capacity]
+
+
+def build(shape: Layout, priorities: Array) -> Array:
+    """A tree from its leaves [capacity]; equal, bit for bit, to the one that updates led to."""
+    chex.assert_shape(priorities, (shape.capacity,))
+    levels = []
+    values = priorities.astype(jnp.float32)
+    for level, count in enumerate(shape.counts):
+        if level > 0:
+            values = halves(values.reshape(-1, shape.fanout))[:count]
+        values = jnp.pad(values, (0, _padded(count, shape.fanout) - count))
+        levels.append(values)
+    return jnp.concatenate(levels)
+
+
+def halves(children: Array) -> Array:
+    """The sum over the last axis in the one order that every implementation uses."""
+    while children.shape[-1] > 1:
+        middle = children.shape[-1] // 2
+        children = children[..., :middle] + children[..., middle:]
+    return children[..., 0]
+
+
+def total(shape: Layout, tree: Array) -> Array:
+    """The sum of all priorities. Not for use beside updates inside a loop: XLA would copy the tree."""
+    top = shape.offsets[-1]
+    return halves(tree[top : top + shape.fanout])
+
+
+def draw(key: Array, number: int, stratified: bool) -> Array:
+    """Draws [number, 2] for `find`; stratified: one from each of `number` equal parts. Consumes key."""
+    words = jax.random.bits(key, (number, 2), jnp.uint32)
+    if not stratified:
+        return words
+    with jax.enable_x64(True):
+        part = lax.iota(jnp.float64, number)
+        return to_words((part + to_fraction(words)) / float(number))
+
+
+def to_fraction(words: Array) -> Array:
+    """Draws [N, 2] as float64 fractions [N] in [0, 1). Call with x64 enabled. Every step is exact."""
+    spare = jnp.uint32(32 - _WORD_BITS)
+    high = lax.convert_element_type(words[:, 0] >> spare, jnp.float64)
+    low = lax.convert_element_type(words[:, 1] >> spare, jnp.float64)
+    return (high * 2.0**_WORD_BITS + low) * 2.0**-DRAW_BITS
+
+
+def to_words(fraction: Array) -> Array:
+    """The inverse of `to_fraction`, rounding down; fractions of 1 become the largest draw."""
+    scaled = lax.min(fraction, jnp.float64(_BELOW_ONE)) * 2.0**_WORD_BITS
+    high = lax.floor(scaled)
+    low = lax.floor((scaled - high) * 2.0**_WORD_BITS)
+    words = jnp.stack([high, low], axis=1)
+    return lax.convert_element_type(words, jnp.uint32) << jnp.uint32(32 - _WORD_BITS)
+
+
+def choose(children: Array, fraction: Array) -> tuple[Array, Array]:
+    """One step of the descent: (child [N] int32, what remains [N]) of children [N, K], float64.
+
+    Call with x64 enabled. A node without mass gives its last child: `find` reports mass zero then.
+    """
+    fanout = children.shape[1]
+    values = [lax.convert_element_type(children[:, k], jnp.float64) for k in range(fanout)]
+    prefix = [values[0]]
+    for value in values[1:]:
+        prefix.append(prefix[-1] + value)
+    # Clearing two bits keeps compilers from fusing the product into the subtraction below (FMA),
+    # which would round differently from one platform to the next.
+    product = lax.bitcast_convert_type(fraction * prefix[-1], jnp.uint64) & jnp.uint64(2**64 - 4)
+    target = lax.bitcast_convert_type(product, jnp.float64)
+    child = jnp.zeros(fraction.shape, jnp.int32)
+    below = jnp.zeros_like(fraction)
+    above = prefix[-1]
+    for k in range(fanout - 1):
+        passed = prefix[k] <= target
+        child = child + lax.convert_element_type(passed, jnp.int32)
+        below = lax.select(passed, prefix[k], below)
+        above = lax.select(passed, above, lax.min(above, prefix[k]))
+    width = above - below  # zero only where the node has no mass
+    remains = (target - below) / lax.select(width > 0, width, jnp.ones_like(width))
+    return child, lax.min(remains, jnp.full_like(remains, _BELOW_ONE))
+
+
+def find(shape: Layout, tree: Array, words: Array) -> tuple[Array, Array]:
+    """The leaves that draws [N, 2] fall on: (index [N] int32, priority [N]).
+
+    An empty tree gives leaves of priority zero; otherwise every priority is positive.
+    """
+    chex.assert_shape(tree, (shape.size,))
+    chex.assert_shape(words, (None, 2))
+    chex.assert_type(words, jnp.uint32)
+    lanes = jnp.arange(shape.fanout, dtype=jnp.int32)
+    node = jnp.zeros(words.shape[0], jnp.int32)
+    with jax.enable_x64(True):
+        fraction = to_fraction(words)
+    for offset, count in zip(reversed(shape.offsets), reversed(shape.counts), strict=True):
+        first = node * shape.fanout
+        children = tree.at[offset + first[:, None] + lanes].get(mode="promise_in_bounds")
+        with jax.enable_x64(True):
+            child, fraction = choose(children, fraction)
+        node = jnp.minimum(first + child, count - 1)  # beyond only in an empty tree
+    return node, tree.at[node].get(mode="promise_in_bounds")
+
+
+def update(shape: Layout, tree: Array, index: Array, priority: Array, revive: bool = False) -> Array:
+    """Sets priorities [N] at index [N]. Of equal indices the largest priority wins.
+
+    Indices outside the tree are ignored, and so are empty leaves unless `revive`: an item that was
+    overwritten after it had been sampled does not come back.
+    """
+    chex.assert_shape(tree, (shape.size,))
+    chex.assert_rank(index, 1)
+    chex.assert_equal_shape([index, priority])
+    chex.assert_type(index, jnp.int32)
+    inside = (index >= 0) & (index < shape.capacity)
+    place = jnp.where(inside, index, 0)
+    if not revive:
+        inside &= tree.at[place].get(mode="promise_in_bounds") > 0
+    target = jnp.where(inside, place, shape.size)  # out of bounds: dropped
+    tree = tree.at[target].set(0.0, mode="drop")
+    tree = tree.at[target].max(clip(priority), mode="drop")
+    return _refresh(shape, tree, place)
+
+
+def assign(shape: Layout, tree: Array, start: Array, priority: Array) -> Array:
+    """Sets the priorities [M] of the leaves start, start + 1, …, around the end to leaf 0."""
+    chex.assert_shape(tree, (shape.size,))
+    chex.assert_rank([start, priority], [0, 1])
+    if priority.shape[0] > shape.capacity:
+        raise ValueError(f"assign: {priority.shape[0]} values for {shape.capacity} leaves")
+    index = (start + jnp.arange(priority.shape[0], dtype=jnp.int32)) % shape.capacity
+    value = jnp.where(priority > 0, clip(priority), 0.0)
+    tree = tree.at[index].set(value, mode="promise_in_bounds", unique_indices=True)
+    # Every K-th leaf of the range and its last one have all its ancestors; if it wraps, so do the
+    # tree's own ends.
+    ends = jnp.array([0, shape.capacity - 1], jnp.int32)
+    touched = jnp.concatenate([index[:: shape.fanout], index[-1:], ends])
+    return _refresh(shape, tree, touched)
+
+
+def _refresh(shape: Layout, tree: Array, index: Array) -> Array:
+    """Recomputes all ancestors of leaves [N]; where ancestors coincide the same value is written."""
+    lanes = jnp.arange(shape.fanout, dtype=jnp.int32)
+    node = index
+    for below, above in zip(shape.offsets[:-1], shape.offsets[1:], strict=True):
+        node = node // shape.fanout
+        children = tree.at[below + node[:, None] * shape.fanout + lanes].get(mode="promise_in_bounds")
+        tree = tree.at[above + node].set(halves(children), mode="promise_in_bounds")
+    return tree

@@ -1,0 +1,50 @@
+"""The sum tree against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_hpc.replay import sum_tree
+
+
+@pytest.mark.parametrize("fanout", [2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("capacity", [1, 2, 63, 64, 1000, 4099])
+def test_updates_equal_a_fresh_build_and_find_inverts_the_distribution(capacity: int, fanout: int) -> None:
+    shape = sum_tree.layout(capacity, fanout)
+    rng = np.random.default_rng(capacity + fanout)
+    model = rng.exponential(size=capacity).astype(np.float32)
+    tree = sum_tree.assign(shape, sum_tree.empty(shape), jnp.int32(capacity // 3), jnp.asarray(model))
+    model = np.roll(model, capacity // 3)
+    index = rng.integers(-2, capacity + 2, 50).astype(np.int32)
+    value = rng.exponential(size=50).astype(np.float32)
+    tree = jax.jit(lambda t: sum_tree.update(shape, t, jnp.asarray(index), jnp.asarray(value)))(tree)
+    for i in range(capacity):
+        if np.any(index == i):
+            model[i] = value[index == i].max()
+    np.testing.assert_array_equal(sum_tree.leaves(shape, tree), model)
+    np.testing.assert_array_equal(tree, sum_tree.build(shape, jnp.asarray(model)))
+    words = rng.integers(0, 2**32, (200, 2), dtype=np.uint32)
+    found, mass = jax.jit(lambda t: sum_tree.find(shape, t, jnp.asarray(words)))(tree)
+    fraction = ((words[:, 0] >> 6).astype(np.float64) * 2**26 + (words[:, 1] >> 6)) / 2**52
+    edges = np.cumsum(model.astype(np.float64))
+    expected = np.searchsorted(edges, fraction * edges[-1], side="right")
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(mass, model[found])
+
+
+def test_empty_leaves_stay_empty_unless_revived() -> None:
+    shape = sum_tree.layout(10, 8)
+    index, value = jnp.array([3, 4], jnp.int32), jnp.array([1.0, 2.0])
+    tree = sum_tree.empty(shape)
+    assert float(sum_tree.total(shape, sum_tree.update(shape, tree, index, value))) == 0.0
+    tree = sum_tree.update(shape, tree, index, value, revive=True)
+    assert float(sum_tree.total(shape, tree)) == 3.0
+
+
+def test_an_empty_tree_reports_mass_zero() -> None:
+    shape = sum_tree.layout(100, 8)
+    words = jnp.array([[0, 0], [2**32 - 1, 2**32 - 1]], jnp.uint32)
+    index, mass = sum_tree.find(shape, sum_tree.empty(shape), words)
+    assert np.all((np.asarray(index) >= 0) & (np.asarray(index) < 100))
+    np.testing.assert_array_equal(mass, 0.0)
