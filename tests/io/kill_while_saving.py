@@ -1,4 +1,6 @@
-"""Kill a process that saves in a loop, again and again: DIRECTORY KILLS -> kills, kills during a save, last step.
+"""Kill a process that saves in a loop, again and again.
+
+    kill_while_saving.py DIRECTORY KILLS   prints: kills, kills during a save, last step
 
 Forked after the imports, so that a trial takes milliseconds. The child reports the begin and the end
 of each save; what is restored must be a step it could have reached, bit for bit.
@@ -43,11 +45,11 @@ def main(directory: str, kills: int) -> None:
             save_forever(directory, write)
         os.close(write)
         with os.fdopen(read) as reports:
-            first = reports.readline()  # the child restored and begins to save
-            time.sleep(randomness.uniform(0, 0.05))
+            lines = [reports.readline() for _ in range(1 + 2 * randomness.randrange(4))]  # to a save's begin
+            time.sleep(randomness.uniform(0, 0.02))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            lines = [first, *reports]
+            lines += reports
         word, begun = lines[-1].split()
         in_save += word == "begin"
         ended = [int(line.split()[1]) for line in lines if line.startswith("end")]
