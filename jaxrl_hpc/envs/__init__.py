@@ -1,0 +1,1 @@
+"""Environments: gymnax's, our own, and bridges to outside simulators."""

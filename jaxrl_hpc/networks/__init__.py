@@ -1,0 +1,1 @@
+"""flax.linen networks: torsos and heads."""

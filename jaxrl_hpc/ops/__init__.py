@@ -1,0 +1,1 @@
+"""Stateless maths: returns, losses, exploration, optimisation, statistics."""

@@ -1,0 +1,62 @@
+# `make train` and `make test` do everything from a bare checkout: Python 3.11+, pip, a C++ compiler.
+PYTHON ?= python3
+BIN := .venv/bin
+CONFIG ?= cartpole_dqn
+# MPI=0 leaves out mpi4py, mpi4jax and the MPI library itself: everything for one process still works
+MPI ?= 1
+# nvcc without CUDA headers breaks mpi4jax's build; this forces its CPU build
+MPI4JAX_ENV := CUDA_PATH=/dev/null PATH="$(CURDIR)/$(BIN):$$PATH"
+
+.PHONY: help train test test-slow lint types lock clean install
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make train       train CONFIG=$(CONFIG) and write its report (runs/)"
+	@echo "make test        all quick tests"
+	@echo "make test-slow   long runs: learning curves, soak tests"
+	@echo "make lint types  ruff and mypy"
+
+install: .venv/.installed
+
+.venv/.uv:
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet uv
+	@touch $@
+
+.venv/.dependencies: .venv/.uv requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+ifeq ($(MPI),1)
+	$(MPI4JAX_ENV) $(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-cache \
+	  "$$(sed -n 's/.*"\(mpi4jax==[^"]*\)".*/\1/p' pyproject.toml)"
+endif
+	@touch $@
+
+.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(wildcard jaxrl_hpc/replay/native/*.cc jaxrl_hpc/replay/native/*.h)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e .
+	@touch $@
+
+train: install
+	$(BIN)/jaxrl-hpc train $(CONFIG) --overwrite
+	$(BIN)/jaxrl-hpc report runs/$(CONFIG)
+
+test: install
+	$(BIN)/python -m pytest -q
+
+test-slow: install
+	$(BIN)/python -m pytest -q -m slow --timeout 7200
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+# every dependency pinned with hashes; mpi4jax apart, because it is built against the MPI in the venv
+lock: .venv/.uv
+	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --no-emit-package mpi4jax pyproject.toml --extra mpi --extra dev --extra external --extra peers \
+	  --extra build -o requirements.lock
+
+clean:
+	rm -rf .venv build *.egg-info

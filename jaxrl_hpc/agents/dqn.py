@@ -1,0 +1,133 @@
+"""DQN (Mnih et al. 2015) with its standard options: double (van Hasselt et al. 2016), dueling,
+n-step targets, prioritised replay (Schaul et al. 2016), hard or soft target updates.
+
+    y = sum_{i<k} gamma^i r_i + gamma^k d Q_target(s_k, argmax_a Q(s_k, a)),  loss = w huber(y - Q(s, a))
+
+k is n, or less where the episode ends inside the window; d is 0 where it terminated.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.networks.heads import QNetwork
+from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
+from jaxrl_hpc.ops import optimise
+from jaxrl_hpc.ops.exploration import epsilon_greedy, epsilon_ladder, linear_decay
+from jaxrl_hpc.ops.losses import huber, select_action
+from jaxrl_hpc.ops.returns import fold_window, take_step
+from jaxrl_hpc.schema import static, traced
+from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo
+
+
+class Config(optimise.OptimiserConfig):
+    """DQN's settings."""
+
+    name: Literal["dqn"] = "dqn"
+    network: NetworkConfig = NetworkConfig()
+    dueling: bool = static(False, "separate value and advantage streams")
+    double: bool = static(True, "the online network picks the action that the target network rates")
+    n_step: int = static(1, "length of the return before bootstrapping", ge=1, le=64)
+    batch_size: int = static(128, "transitions per update", ge=1)
+    gamma: float = traced(0.99, "discount", ge=0, le=1)
+    epsilon_start: float = traced(1.0, "exploration at the start", ge=0, le=1)
+    epsilon_end: float = traced(0.05, "exploration after epsilon_fraction of the run", ge=0, le=1)
+    epsilon_fraction: float = traced(0.2, "part of the run over which epsilon falls", gt=0, le=1)
+    exploration: Literal["schedule", "ladder"] = static(
+        "schedule", "ladder: every copy keeps its own epsilon, from ladder_base down (Ape-X)"
+    )
+    ladder_base: float = traced(0.4, "ladder: largest epsilon", gt=0, lt=1)
+    ladder_power: float = traced(7.0, "ladder: how far it falls", ge=0)
+    target_every: int = static(250, "updates between hard copies to the target; 0: soft updates", ge=0)
+    target_rate: float = traced(0.005, "soft updates: part of the way per update", gt=0, le=1)
+
+
+def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
+    if spec.num_actions is None:
+        raise UserError(f"agent 'dqn' needs discrete actions; env {spec.name!r} has continuous ones: use td3")
+    network = QNetwork(make_torso(config.network, spec), spec.num_actions, config.dueling)
+
+    def q_values(params: PyTree, obs: Array) -> Array:
+        return network.apply(params, as_features(obs, spec, config.network.torso))  # type: ignore[return-value]
+
+    def init(key: Array, hypers: dict[str, Array]) -> LearnerState:
+        params = network.init(
+            key, as_features(jnp.zeros((1, *spec.obs_shape), spec.obs_dtype), spec, config.network.torso)
+        )
+        target = jax.tree.map(jnp.copy, params)  # a buffer of its own: both are donated
+        opt = optimise.init(config, hypers, params)
+        return LearnerState(params, target, opt, hypers, (), jnp.int32(0), jnp.float32(0))
+
+    def actor(state: LearnerState) -> PyTree:
+        h = state.hypers
+        epsilon = linear_decay(state.progress, h["epsilon_start"], h["epsilon_end"], h["epsilon_fraction"])
+        ladder = (h["ladder_base"], h["ladder_power"])
+        return {"params": state.params, "epsilon": epsilon, "ladder": ladder, "gamma": h["gamma"]}
+
+    def carry(env_ids: Array) -> PyTree:
+        return {"id": env_ids} if config.exploration == "ladder" else ()
+
+    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+        values = q_values(actor_params["params"], obs)
+        if greedy:
+            return jnp.argmax(values, axis=-1).astype(jnp.int32), carry, ()
+        epsilon = actor_params["epsilon"]
+        if config.exploration == "ladder":
+            epsilon = epsilon_ladder(carry["id"], num_envs, *actor_params["ladder"])
+        return epsilon_greedy(key, values, epsilon), carry, ()
+
+    def td_error(params: PyTree, target: PyTree, gamma: Array, batch: Batch) -> tuple[Array, Array]:
+        data = batch.data
+        folded = fold_window(data.reward, data.discount, data.last, gamma)
+        next_obs = take_step(data.next_obs, folded.final)
+        next_target = q_values(target, next_obs)
+        chooser = q_values(jax.lax.stop_gradient(params), next_obs) if config.double else next_target
+        next_value = select_action(next_target, jnp.argmax(chooser, axis=-1))
+        goal = jax.lax.stop_gradient(folded.reward + folded.discount * next_value)
+        value = select_action(q_values(params, jax.tree.map(lambda x: x[0], data.obs)), data.action[0])
+        return goal - value, value
+
+    def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
+        del key
+
+        def loss(params: PyTree) -> tuple[Array, tuple[Array, Array]]:
+            error, value = td_error(params, state.target, state.hypers["gamma"], batch)
+            return jnp.mean(batch.weight * huber(error)), (error, value)
+
+        (value_loss, (error, value)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        metrics = {"loss": value_loss, "q_value": value.mean(), "td_error": jnp.abs(error).mean()}
+        return grads, UpdateInfo(metrics, jnp.abs(error))
+
+    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+        h = state.hypers
+        params, opt = optimise.update(config, h, state.progress, state.params, state.opt, grads)
+        step = state.step + 1
+        if config.target_every:
+            sync = step % config.target_every == 0
+            target = jax.tree.map(lambda t, p: jnp.where(sync, p, t), state.target, params)
+        else:
+            target = jax.tree.map(lambda t, p: t + h["target_rate"] * (p - t), state.target, params)
+        return state._replace(params=params, target=target, opt=opt, step=step)
+
+    def priority(actor_params: PyTree, batch: Batch) -> Array:
+        # an actor has no target network: its own one stands in (Ape-X)
+        params = actor_params["params"]
+        error, _ = td_error(params, params, actor_params["gamma"], batch)
+        return jnp.abs(error)
+
+    return Agent(
+        data="transitions",
+        batch_size=config.batch_size,
+        window=config.n_step,
+        init=init,
+        actor=actor,
+        carry=carry,
+        act=act,
+        gradient=gradient,
+        apply=apply,
+        priority=priority,
+    )

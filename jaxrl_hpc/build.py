@@ -1,0 +1,63 @@
+"""From a config to the parts of a run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.registry import find
+from jaxrl_hpc.schema import Schema, traced_values
+from jaxrl_hpc.types import Agent, Env, Replay, Workflow
+
+Hypers = dict[str, dict[str, float]]  # section -> traced hyperparameter -> value
+
+
+class Parts(NamedTuple):
+    """What a run is made of."""
+
+    env: Env
+    agent: Agent
+    replay: Replay | None
+    workflow: Workflow
+
+
+def _make(section: str, config: Any, *args: Any, **kwargs: Any) -> Any:
+    return find(section, config.name).make(config, *args, **kwargs)
+
+
+def build(config: Config) -> Parts:
+    """Make every component, and check that they fit each other."""
+    flow: Any = config.workflow
+    env: Env = _make("env", config.env)
+    agent: Agent = _make("agent", config.agent, env.spec, num_envs=flow.num_envs)
+    name = getattr(config.agent, "name", "?")
+    replay: Replay | None = None
+    if agent.data == "transitions":
+        if config.replay is None:
+            raise UserError(
+                f"replay: agent {name!r} learns from a replay; add e.g. replay: {{name: uniform}}"
+            )
+        replay = _make(
+            "replay",
+            config.replay,
+            num_envs=flow.num_envs,
+            unroll_length=flow.unroll_length,
+            window=agent.window,
+            batch_size=agent.batch_size,
+        )
+    elif config.replay is not None:
+        raise UserError(f"replay: agent {name!r} learns from its own trajectories; remove the replay section")
+    workflow: Workflow = _make("workflow", flow, env, agent, replay, config.run.total_env_steps)
+    if workflow.warmup_steps >= config.run.total_env_steps:
+        raise UserError(
+            f"run.total_env_steps: {config.run.total_env_steps} leaves nothing to learn from, "
+            f"since the replay fills for {workflow.warmup_steps} steps first (replay.min_size)"
+        )
+    return Parts(env, agent, replay, workflow)
+
+
+def hypers_of(config: Config) -> Hypers:
+    """The traced hyperparameters of all sections, as they stand in the config."""
+    sections: dict[str, Schema | None] = {"agent": config.agent, "replay": config.replay}
+    return {name: traced_values(part) for name, part in sections.items() if part is not None}

@@ -1,0 +1,204 @@
+"""Configs: YAML files with dotted overrides, validated into frozen objects.
+
+A config has five sections: agent, env, replay, workflow and run. The `name` in a section picks the
+component, and the component's own Config class says what else may stand there. What agents learn
+from trajectories need no replay section.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.registry import SECTIONS, find, nearest
+from jaxrl_hpc.run_config import RunConfig
+from jaxrl_hpc.schema import Schema
+
+CONFIG_DIRS = (Path("configs"), Path(__file__).resolve().parent.parent / "configs")
+
+
+class Config(Schema):
+    """A whole run. Sections hold the Config of the component they name."""
+
+    agent: Schema
+    env: Schema
+    replay: Schema | None = None
+    workflow: Schema
+    run: RunConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, every default filled in: what is saved with a run."""
+        sections = ("agent", "env", "replay", "workflow", "run")
+        present = {name: getattr(self, name) for name in sections}
+        return {k: v.model_dump(mode="json") for k, v in present.items() if v is not None}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads 5e-4 as a string; people mean a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?$"),
+    list("-+0123456789."),
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?\d[\d_]*$"), list("-+0123456789"))
+# the resolver tried first wins, and PyYAML tries in order of registration: put int before float
+for _first in "-+0123456789":
+    _rules = _Loader.yaml_implicit_resolvers[_first]
+    _rules.sort(key=lambda rule: rule[0] != "tag:yaml.org,2002:int")
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise UserError(f"{source}{where}: not valid YAML ({getattr(error, 'problem', error)})") from None
+
+
+def find_file(name: str | Path) -> Path:
+    """A config by path, or by name in configs/ (with or without .yaml)."""
+    candidates = [Path(name)]
+    for folder in CONFIG_DIRS:
+        candidates += [folder / str(name), folder / f"{name}.yaml"]
+    for path in candidates:
+        if path.is_file():
+            return path
+    known = sorted({p.stem for folder in CONFIG_DIRS if folder.is_dir() for p in folder.glob("*.yaml")})
+    raise UserError(f"there is no config file {str(name)!r}{nearest(Path(name).stem, known)}")
+
+
+def apply_override(data: dict[str, Any], text: str) -> None:
+    """Put `a.b=value` into nested data, in place."""
+    path, equals, value = text.partition("=")
+    parts = path.strip().split(".")
+    if not equals or not all(parts):
+        raise UserError(f"override {text!r} is not of the form section.key=value, such as agent.gamma=0.98")
+    if parts[0] not in (*SECTIONS, "run"):
+        raise UserError(f"{path}: there is no section {parts[0]!r}{nearest(parts[0], [*SECTIONS, 'run'])}")
+    if len(parts) == 1:
+        raise UserError(f"override {text!r} names a whole section; name a key in it, such as {path}.name=…")
+    node = data
+    for part in parts[:-1]:
+        inner = node.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"{path}: {part!r} holds a value, not keys")
+        node = inner
+    node[parts[-1]] = parse_yaml(value, f"override {path}")
+
+
+def _describe(error: Any, section: str, cls: type[Schema]) -> str:
+    """One pydantic error as a sentence that names the field, its value and what is allowed."""
+    path = ".".join([section, *(str(p) for p in error["loc"])])
+    if error["type"] == "extra_forbidden":
+        owner = cls
+        for part in error["loc"][:-1]:
+            annotation = owner.model_fields[str(part)].annotation
+            if not (isinstance(annotation, type) and issubclass(annotation, Schema)):
+                break
+            owner = annotation
+        return f"{path}: unknown key{nearest(str(error['loc'][-1]), list(owner.model_fields))}"
+    value = error.get("input")
+    message = error["msg"]
+    message = message.removeprefix("Value error, ").replace("Input should be", "should be")
+    return f"{path}: {message[0].lower()}{message[1:]} (it is {value!r})"
+
+
+def _validate(section: str, cls: type[Schema], data: Any, problems: list[str]) -> Any:
+    if not isinstance(data, Mapping):
+        problems.append(f"{section}: should hold keys, such as name (it is {data!r})")
+        return None
+    try:
+        # JSON mode: strict about types, but lists may become tuples
+        return cls.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        problems.extend(_describe(e, section, cls) for e in error.errors(include_url=False))
+    except TypeError as error:
+        problems.append(f"{section}: {error}")
+    return None
+
+
+def from_dict(data: Mapping[str, Any]) -> Config:
+    """Validate plain data into a Config; every problem is reported, one sentence each."""
+    if not isinstance(data, Mapping):
+        raise UserError("a config needs the sections agent, env, workflow and run")
+    problems: list[str] = []
+    for key in data:
+        if key not in (*SECTIONS, "run"):
+            problems.append(f"{key}: there is no such section{nearest(str(key), [*SECTIONS, 'run'])}")
+    parts: dict[str, Any] = {}
+    for section in SECTIONS:
+        content = data.get(section)
+        if content is None:
+            if section == "workflow":
+                content = {"name": "fused"}
+            elif section == "replay":
+                continue
+            else:
+                problems.append(f"{section}: this section is missing; it needs at least a name")
+                continue
+        if not isinstance(content, Mapping) or "name" not in content:
+            problems.append(f"{section}.name: is missing; known are {', '.join(SECTIONS[section])}")
+            continue
+        try:
+            component = find(section, str(content["name"]))
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        parts[section] = _validate(section, component.config, content, problems)
+    parts["run"] = _validate("run", RunConfig, data.get("run") or {}, problems)
+    if problems:
+        raise UserError("\n".join(problems))
+    return Config.model_construct(**parts)
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """A config file with `section.key=value` overrides, validated."""
+    source = find_file(path)
+    data = parse_yaml(source.read_text(), str(source)) or {}
+    if not isinstance(data, dict):
+        raise UserError(f"{source}: a config holds sections (agent, env, …), not {type(data).__name__}")
+    for text in overrides:
+        apply_override(data, text)
+    if "name" not in (data.get("run") or {}):
+        data.setdefault("run", {})["name"] = source.stem
+    try:
+        return from_dict(data)
+    except UserError as error:
+        raise UserError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
+
+
+def json_schema() -> dict[str, Any]:
+    """A JSON schema of all configs, for editors."""
+    definitions: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    for section, components in SECTIONS.items():
+        choices = []
+        for cls in {component.config for component in components.values()}:
+            title = f"{cls.__module__}.Config"
+            definitions[title] = cls.model_json_schema(ref_template="#/$defs/{model}")
+            definitions.update(definitions[title].pop("$defs", {}))
+            choices.append({"$ref": f"#/$defs/{title}"})
+        choices.sort(key=lambda c: c["$ref"])
+        names = {"properties": {"name": {"enum": sorted(components)}}, "required": ["name"]}
+        properties[section] = {"allOf": [names, {"anyOf": choices}]}
+    definitions["RunConfig"] = RunConfig.model_json_schema()
+    properties["run"] = {"$ref": "#/$defs/RunConfig"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "jaxrl_hpc config",
+        "type": "object",
+        "properties": properties,
+        "required": ["agent", "env"],
+        "additionalProperties": False,
+        "$defs": dict(sorted(definitions.items())),
+    }

@@ -1,0 +1,93 @@
+"""Any gymnax 1.x `Environment` as an `Env`: a vmap over copies, terminated and truncated apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces
+from pydantic import Field
+
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import Schema, static
+from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, PyTree
+
+# MNISTBandit downloads a data set when it is made
+NAMES = tuple(name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite")
+
+
+class Config(Schema):
+    """An environment of gymnax."""
+
+    name: str = static("CartPole-v1", "the environment's id; `jaxrl-hpc list envs` shows them")
+    params: dict[str, int | float | bool] = Field(
+        default_factory=dict,
+        description="parameters of the environment to change, such as max_steps_in_episode",
+    )
+
+
+def _bound(value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    return np.broadcast_to(np.asarray(value, np.float32), shape).copy()
+
+
+def describe(env: Any, params: Any, name: str, info_keys: tuple[str, ...] = ()) -> EnvSpec:
+    """The spec of a gymnax environment."""
+    obs = jax.eval_shape(lambda: env.reset(jax.random.key(0), params))[0]
+    if not hasattr(obs, "shape"):
+        raise UserError(f"env {name!r} has observations of several parts; only single arrays are supported")
+    action = env.action_space(params)
+    limit = int(getattr(params, "max_steps_in_episode", 1_000))
+    if isinstance(action, spaces.Discrete):
+        return EnvSpec(name, obs.shape, np.dtype(obs.dtype), int(action.n), (), None, None, limit, info_keys)
+    if isinstance(action, spaces.Box):
+        shape = tuple(action.shape)
+        low, high = _bound(action.low, shape), _bound(action.high, shape)
+        return EnvSpec(name, obs.shape, np.dtype(obs.dtype), None, shape, low, high, limit, info_keys)
+    raise UserError(
+        f"env {name!r} has actions of type {type(action).__name__}; Discrete and Box are supported"
+    )
+
+
+def from_gymnax(
+    env: Any,
+    params: Any,
+    name: str,
+    info_keys: tuple[str, ...] = (),
+    summarise: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None,
+) -> Env:
+    """An `Env` of as many copies as it is given keys."""
+    spec = describe(env, params, name, info_keys)
+
+    def reset(key: Array) -> tuple[PyTree, PyTree]:
+        obs, state = jax.vmap(env.reset, in_axes=(0, None))(key, params)
+        return state, obs
+
+    def step_one(key: Array, state: PyTree, action: Array):
+        obs, state, reward, terminated, truncated, info = env.step(key, state, action, params)
+        kept = {k: jnp.asarray(info[k], jnp.float32) for k in info_keys}
+        # a step that both fails and hits the limit is a failure: nothing to bootstrap from
+        truncated = jnp.logical_and(truncated, jnp.logical_not(terminated))
+        reward = jnp.asarray(reward, jnp.float32).reshape(())
+        return state, EnvStep(obs, info["final_observation"], reward, terminated, truncated, kept)
+
+    def step(key: Array, state: PyTree, action: Array) -> tuple[PyTree, EnvStep]:
+        return jax.vmap(step_one)(key, state, action)
+
+    return Env(spec, reset, step, summarise=summarise)
+
+
+def make(config: Config) -> Env:
+    env, params = gymnax.make(config.name)
+    known = {k: getattr(params, k) for k in params.__dataclass_fields__}
+    for key, value in config.params.items():
+        if key not in known:
+            raise UserError(
+                f"env.params.{key}: {config.name} has no such parameter; it has {', '.join(sorted(known))}"
+            )
+        if isinstance(known[key], int) and not isinstance(value, int):
+            raise UserError(f"env.params.{key}: {value!r} is not a whole number")
+    return from_gymnax(env, params.replace(**config.params), config.name)

@@ -1,0 +1,178 @@
+"""Many runs of one program: a lane per seed (or per trial of a sweep), each with its own hypers.
+
+Solo mode keeps one program per lane and spreads the lanes over devices (on a CPU: one per core), so
+that a lane computes exactly what it would compute alone. Vmap mode stacks all lanes into one program
+on one device, equal within float tolerance.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxrl_hpc import rollout
+from jaxrl_hpc.build import Hypers, Parts
+from jaxrl_hpc.types import Array, LearnerState, PyTree
+
+TRAIN_STREAM, EVAL_STREAM = 0, 1
+
+
+class Lane(NamedTuple):
+    """One run among many."""
+
+    seed: int
+    hypers: Hypers
+
+
+class Program:
+    """A jitted function, compiled once per device, with the time that took."""
+
+    def __init__(self, name: str, function: Callable[..., Any], donate: bool = False):
+        self.name = name
+        self.jitted = jax.jit(function, donate_argnums=(0,) if donate else ())
+        self.compiled: dict[Any, Any] = {}
+
+    def compile(self, device: Any, *shapes: PyTree) -> None:
+        if device not in self.compiled:
+            place = SingleDeviceSharding(device)
+            placed = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), shapes)
+            self.compiled[device] = self.jitted.lower(*placed).compile()
+
+    def __call__(self, device: Any, *args: PyTree) -> Any:
+        return self.compiled[device](*args)
+
+
+class Group(NamedTuple):
+    """Lanes that share a program instance: one in solo mode, all of them in vmap mode."""
+
+    device: Any
+    lanes: tuple[int, ...]
+
+
+class Fleet:
+    """Lanes on devices. Calls return at once; results are fetched when they are looked at."""
+
+    def __init__(
+        self, parts: Parts, lanes: Sequence[Lane], mode: str, episodes: Sequence[int], devices: Sequence[Any]
+    ):
+        self.parts, self.lanes = parts, tuple(lanes)
+        self.stacked = mode == "vmap"
+        everything = tuple(range(len(lanes)))
+        self.groups = (
+            [Group(devices[0], everything)]
+            if self.stacked
+            else [Group(devices[i % len(devices)], (i,)) for i in everything]
+        )
+        flow = parts.workflow
+        over = jax.vmap if self.stacked else lambda f, **_: f
+        self._init = Program("init", over(flow.init))
+        self._warmup = Program("warmup", over(flow.warmup), donate=True) if flow.warmup else None
+        self._step = Program("step", over(flow.step, in_axes=(0, None)), donate=True)
+        self._evaluate = {
+            count: Program(f"evaluate {count}", over(self._evaluation(count), in_axes=(0, 0, None)))
+            for count in set(episodes)
+        }
+        self.compile_seconds = 0.0
+        self.states: list[PyTree] = []
+
+    def _evaluation(self, episodes: int) -> Callable[..., rollout.Evaluation]:
+        parts = self.parts
+
+        def run(learner: LearnerState, key: Array, iteration: Array) -> rollout.Evaluation:
+            key = jax.random.fold_in(key, iteration)
+            return rollout.evaluate(parts.env, parts.agent, parts.agent.actor(learner), key, episodes)
+
+        return run
+
+    def _arguments(self, group: Group) -> tuple[Array, dict[str, dict[str, Array]]]:
+        """Keys and hypers of a group, with a leading axis in vmap mode."""
+        keys = jnp.stack([jax.random.key(self.lanes[i].seed) for i in group.lanes])
+        hypers = jax.tree.map(
+            lambda *values: jnp.asarray(values, jnp.float32), *(self.lanes[i].hypers for i in group.lanes)
+        )
+        if not self.stacked:
+            keys, hypers = keys[0], jax.tree.map(lambda x: x[0], hypers)
+        return keys, hypers
+
+    def _stream(self, keys: Array, stream: int) -> Array:
+        fold = jax.vmap(jax.random.fold_in, (0, None)) if self.stacked else jax.random.fold_in
+        return fold(keys, stream)
+
+    def state_shape(self) -> PyTree:
+        """Shapes of one group's state, without computing anything."""
+        keys, hypers = self._arguments(self.groups[0])
+        return jax.eval_shape(self._init.jitted, keys, hypers)
+
+    def compile(self) -> None:
+        """Compile every program for every device in use, devices at the same time."""
+        start = time.perf_counter()
+        state = self.state_shape()
+        keys, hypers = jax.eval_shape(lambda: self._arguments(self.groups[0]))
+        learner = jax.eval_shape(self.parts.workflow.learner, state)
+        number = jax.ShapeDtypeStruct((), jnp.int32)
+
+        def on_device(device: Any) -> None:
+            self._init.compile(device, keys, hypers)
+            if self._warmup:
+                self._warmup.compile(device, state)
+            self._step.compile(device, state, number)
+            for program in self._evaluate.values():
+                program.compile(device, learner, keys, number)
+
+        devices = list(dict.fromkeys(group.device for group in self.groups))
+        with ThreadPoolExecutor(len(devices)) as pool:
+            list(pool.map(on_device, devices))
+        self.compile_seconds += time.perf_counter() - start
+
+    def initialise(self) -> None:
+        """Fresh states, replay filled as far as learning needs it."""
+        self.states = []
+        for group in self.groups:
+            keys, hypers = jax.device_put(self._arguments(group), group.device)
+            state = self._init(group.device, self._stream(keys, TRAIN_STREAM), hypers)
+            self.states.append(self._warmup(group.device, state) if self._warmup else state)
+
+    def load(self, states: Sequence[PyTree]) -> None:
+        """States from a checkpoint."""
+        self.states = [jax.device_put(s, g.device) for s, g in zip(states, self.groups, strict=True)]
+
+    def step(self, iterations: int) -> list[dict[str, Array]]:
+        """Advance every lane; metrics per group, not yet waited for."""
+        metrics = []
+        for i, group in enumerate(self.groups):
+            count = jax.device_put(np.int32(iterations), group.device)
+            self.states[i], values = self._step(group.device, self.states[i], count)
+            metrics.append(values)
+        return metrics
+
+    def evaluate(self, episodes: int, iteration: int) -> list[rollout.Evaluation]:
+        """Greedy episodes with every lane's present parameters; per group, not yet waited for."""
+        results = []
+        for state, group in zip(self.states, self.groups, strict=True):
+            keys = jax.device_put(self._stream(self._arguments(group)[0], EVAL_STREAM), group.device)
+            count = jax.device_put(np.int32(iteration), group.device)
+            learner = self.parts.workflow.learner(state)
+            results.append(self._evaluate[episodes](group.device, learner, keys, count))
+        return results
+
+    def per_lane(self, results: Sequence[PyTree]) -> list[PyTree]:
+        """Group results as one host pytree per lane."""
+        host = jax.device_get(list(results))
+        if not self.stacked:
+            return host
+        return [jax.tree.map(lambda x, i=i: x[i], host[0]) for i in range(len(self.lanes))]
+
+    def wait(self) -> None:
+        jax.block_until_ready(self.states)
+
+    def counters(self) -> dict[str, int]:
+        """Counters of the first lane (all lanes advance together)."""
+        values = jax.device_get(self.parts.workflow.counters(self.states[0]))
+        return {name: int(np.asarray(value).reshape(-1)[0]) for name, value in values.items()}

@@ -1,0 +1,78 @@
+"""Setting up the machine for a run, before JAX looks at it.
+
+On a CPU one XLA thread per run is fastest for small networks, and several runs at once each want a
+thread of their own. One host device per core, with a pool of as many threads, gives that inside one
+process: programs on different devices run at the same time and do not share work.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import psutil
+
+from jaxrl_hpc.config import Config
+
+# measured by `jaxrl-hpc bench threads`: from this width on a second thread speeds up a single run
+WIDE_LAYER = 512
+
+
+def available_cores() -> int:
+    """Cores that this process may use: affinity, and the share that Slurm gave."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return min(cores, int(given)) if given.isdigit() and int(given) > 0 else cores
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take: free memory, and the cgroup's limit if lower."""
+    free = psutil.virtual_memory().available
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = int(Path(path).read_text())
+        except (OSError, ValueError):
+            continue
+        free = min(free, limit - psutil.Process().memory_info().rss)
+    return free
+
+
+def _widest_layer(config: Config) -> int:
+    network: Any = getattr(config.agent, "network", None)
+    return max(network.hidden) if network is not None else 0
+
+
+def executors_for(config: Config, lanes: int) -> int:
+    """How many lanes train at the same time on a CPU."""
+    wanted = config.run.executors or available_cores()
+    return max(1, min(wanted, lanes))
+
+
+def prepare(config: Config, lanes: int) -> None:
+    """Set threads, devices and the compilation cache. Has no effect on devices already in use."""
+    executors = 1 if config.run.seeds_mode == "vmap" else executors_for(config, lanes)
+    threads = config.run.threads
+    if not threads:
+        threads = available_cores() if executors == 1 and _widest_layer(config) >= WIDE_LAYER else 1
+    if not backend_is_up():
+        os.environ["NPROC"] = str(max(threads, 1))  # XLA's own name for the size of its pool
+        if executors > 1:
+            jax.config.update("jax_num_cpu_devices", executors)
+    enable_compilation_cache()
+
+
+def backend_is_up() -> bool:
+    from jax._src import xla_bridge  # no public way to ask without starting it
+
+    return xla_bridge.backends_are_initialized()
+
+
+def enable_compilation_cache() -> None:
+    """Keep compiled programs in the user's cache folder, so that the next start is quick."""
+    if jax.config.jax_compilation_cache_dir:
+        return
+    base = os.environ.get("JAXRL_HPC_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "jaxrl_hpc" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

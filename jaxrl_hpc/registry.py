@@ -1,0 +1,57 @@
+"""Everything that a config can name. Adding a component is one line here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from jaxrl_hpc.agents import dqn
+from jaxrl_hpc.envs import gymnax_bridge, probes
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.replay import prioritised, uniform
+from jaxrl_hpc.schema import Schema
+from jaxrl_hpc.workflows import fused
+
+
+class Component(NamedTuple):
+    """A module's one Config and one make."""
+
+    config: type[Schema]
+    make: Callable[..., Any]
+
+
+def _component(module: ModuleType) -> Component:
+    return Component(module.Config, module.make)
+
+
+AGENTS: dict[str, Component] = {"dqn": _component(dqn)}
+REPLAYS: dict[str, Component] = {"uniform": _component(uniform), "prioritised": _component(prioritised)}
+WORKFLOWS: dict[str, Component] = {"fused": _component(fused)}
+ENVS: dict[str, Component] = {
+    **{name: _component(gymnax_bridge) for name in gymnax_bridge.NAMES},
+    **{name: _component(probes) for name in probes.NAMES},
+}
+
+SECTIONS: dict[str, dict[str, Component]] = {
+    "agent": AGENTS,
+    "env": ENVS,
+    "replay": REPLAYS,
+    "workflow": WORKFLOWS,
+}
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """'; did you mean X?' or the list of what there is."""
+    folded = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(str(name).lower(), list(folded), n=1, cutoff=0.5)
+    return f"; did you mean {folded[close[0]]}?" if close else f"; known are {', '.join(known)}"
+
+
+def find(section: str, name: str) -> Component:
+    """The component that `section.name` means."""
+    known = SECTIONS[section]
+    if name not in known:
+        raise UserError(f"{section}.name: there is no {section} {name!r}{nearest(name, list(known))}")
+    return known[name]

@@ -1,0 +1,143 @@
+"""Acting: the only place that builds a Transition.
+
+Every environment copy has a logical id, and its random stream comes from that id alone, so that the
+same copies see the same randomness however they are spread over devices and ranks. An episode that
+ends resets at once; `next_obs` is what the step led to before that, and `discount` is zero only
+where the episode terminated: a time limit is bootstrapped through.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_hpc.types import Agent, Array, Env, EnvStep, PyTree, Transition
+
+
+class Episodes(NamedTuple):
+    """Sums over episodes that ended."""
+
+    count: Array  # [] float32
+    returns: Array  # [] float32
+    length: Array  # [] float32
+
+    @classmethod
+    def zero(cls) -> Episodes:
+        return cls(jnp.float32(0), jnp.float32(0), jnp.float32(0))
+
+
+class RolloutState(NamedTuple):
+    """B environment copies on their way."""
+
+    env: PyTree  # state of the copies
+    obs: PyTree  # [B, …] to act on next
+    carry: PyTree  # [B, …] the agent's own per-copy state
+    key: Array  # [B] one stream per copy
+    ids: Array  # [B] int32 logical ids
+    returns: Array  # [B] float32 of the episode so far
+    length: Array  # [B] float32
+
+
+def start(env: Env, agent: Agent, key: Array, ids: Array) -> RolloutState:
+    """Fresh copies with the given logical ids. `key` is consumed."""
+    streams = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, ids)
+    split = jax.vmap(jax.random.split)(streams)
+    state, obs = env.reset(split[:, 0])
+    zeros = jnp.zeros(ids.shape[0], jnp.float32)
+    return RolloutState(state, obs, agent.carry(ids), split[:, 1], ids, zeros, zeros)
+
+
+def build_transition(obs: PyTree, action: Array, step: EnvStep, extras: PyTree) -> Transition:
+    """One step of B copies as the agent will see it."""
+    return Transition(
+        obs=obs,
+        action=action,
+        reward=step.reward,
+        discount=1.0 - step.terminated.astype(jnp.float32),
+        last=jnp.logical_or(step.terminated, step.truncated),
+        next_obs=step.final_obs,
+        extras=extras,
+    )
+
+
+def _select(last: Array, fresh: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda f, o: jnp.where(last.reshape(-1, *([1] * (o.ndim - 1))), f, o), fresh, old)
+
+
+def act_and_step(
+    env: Env, agent: Agent, actor_params: PyTree, state: RolloutState, greedy: bool
+) -> tuple[RolloutState, Transition, EnvStep]:
+    """One step of every copy."""
+    split = jax.vmap(lambda k: jax.random.split(k, 3))(state.key)
+    next_key, act_key, env_key = split[:, 0], split[:, 1], split[:, 2]
+    action, carry, extras = agent.act(actor_params, state.carry, state.obs, act_key, greedy)
+    env_state, step = env.step(env_key, state.env, action)
+    transition = build_transition(state.obs, action, step, extras)
+    carry = _select(transition.last, agent.carry(state.ids), carry)
+    new = RolloutState(
+        env_state,
+        step.obs,
+        carry,
+        next_key,
+        state.ids,
+        state.returns + step.reward,
+        state.length + 1.0,
+    )
+    return new, transition, step
+
+
+def unroll(
+    env: Env, agent: Agent, actor_params: PyTree, state: RolloutState, length: int
+) -> tuple[RolloutState, Transition, Episodes]:
+    """`length` steps of every copy -> transitions [T, B] and what ended on the way."""
+
+    def one(state: RolloutState, _: None):
+        state, transition, _step = act_and_step(env, agent, actor_params, state, greedy=False)
+        done = transition.last.astype(jnp.float32)
+        ended = Episodes(done.sum(), (done * state.returns).sum(), (done * state.length).sum())
+        state = state._replace(returns=state.returns * (1 - done), length=state.length * (1 - done))
+        return state, (transition, ended)
+
+    if length == 1:  # a scan of one step costs a loop for nothing
+        state, (transition, ended) = one(state, None)
+        return state, jax.tree.map(lambda x: x[None], transition), ended
+    state, (transitions, ended) = jax.lax.scan(one, state, None, length)
+    return state, transitions, Episodes(*(x.sum() for x in ended))
+
+
+class Evaluation(NamedTuple):
+    """One row per episode."""
+
+    returns: Array  # [E] float32
+    length: Array  # [E] float32
+    finished: Array  # [E] bool: ended within the step limit
+    info: dict[str, Array]  # [E] float32 sums over the episode
+
+
+def evaluate(
+    env: Env, agent: Agent, actor_params: PyTree, key: Array, num_episodes: int, greedy: bool = True
+) -> Evaluation:
+    """Whole episodes, one per copy, with keys of their own. `key` is consumed."""
+    limit = env.spec.max_episode_steps
+    state = start(env, agent, key, jnp.arange(num_episodes, dtype=jnp.int32))
+    zeros = jnp.zeros(num_episodes, jnp.float32)
+    alive = jnp.ones(num_episodes, bool)
+    info = {name: zeros for name in env.spec.info_keys}
+
+    def going(loop):
+        step, _, _, _, alive, _ = loop
+        return jnp.logical_and(step < limit, alive.any())
+
+    def advance(loop):
+        step, state, returns, length, alive, info = loop
+        state, transition, outcome = act_and_step(env, agent, actor_params, state, greedy)
+        counted = alive.astype(jnp.float32)
+        info = {name: total + counted * outcome.info[name] for name, total in info.items()}
+        alive = jnp.logical_and(alive, jnp.logical_not(transition.last))
+        return step + 1, state, returns + counted * outcome.reward, length + counted, alive, info
+
+    loop = (jnp.int32(0), state, zeros, zeros, alive, info)
+    _, _, returns, length, alive, info = jax.lax.while_loop(going, advance, loop)
+    return Evaluation(returns, length, jnp.logical_not(alive), info)

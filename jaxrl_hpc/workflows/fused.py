@@ -1,0 +1,154 @@
+"""Acting and learning in one compiled program on one device.
+
+    iteration:  unroll [T, B]  ->  add  ->  K x (sample, gradient, apply, prioritise)
+
+The whole run state goes in and out donated, so replay and parameters change in place; only sums of
+scalars leave the loop. Data collection before the first update is a program of its own: a branch on
+"may I learn yet" around the replay would copy it when seeds are vmapped.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_hpc import rollout
+from jaxrl_hpc.rollout import Episodes, RolloutState
+from jaxrl_hpc.schema import Schema, static
+from jaxrl_hpc.types import Agent, Array, Env, LearnerState, Metrics, PyTree, Replay, Transition, Workflow
+from jaxrl_hpc.workflows import learning
+
+
+class Config(Schema):
+    """The fused workflow's settings."""
+
+    name: Literal["fused"] = "fused"
+    num_envs: int = static(8, "environment copies", ge=1)
+    unroll_length: int = static(1, "steps of every copy per iteration", ge=1)
+    updates_per_iteration: int = static(1, "replay samples learned from per iteration", ge=1)
+    actor_lag: int = static(0, "act with parameters this many updates old", ge=0, le=10_000)
+
+
+class State(NamedTuple):
+    """The whole run."""
+
+    learner: LearnerState
+    replay: PyTree  # () for agents that learn from trajectories
+    rollout: RolloutState
+    past: PyTree  # ring of actor parameters [actor_lag + 1, …], () without lag
+    key: Array  # [] never consumed: folded with the iteration
+    iteration: Array  # [] int32
+    env_steps: Array  # [] int32
+
+
+def _zeros_like_shape(shape: PyTree) -> PyTree:
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
+
+
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    steps_per_iteration = config.num_envs * config.unroll_length
+    warmup_iterations = -(-replay.min_steps // steps_per_iteration) if replay else 0
+
+    def init(key: Array, hypers: dict[str, dict[str, Array]]) -> State:
+        agent_key, rollout_key, run_key = jax.random.split(key, 3)
+        learner = agent.init(agent_key, hypers["agent"])
+        copies = rollout.start(env, agent, rollout_key, jnp.arange(config.num_envs, dtype=jnp.int32))
+        memory: PyTree = ()
+        if replay:
+            one_step = jax.eval_shape(lambda: rollout.unroll(env, agent, agent.actor(learner), copies, 1)[1])
+            example = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), one_step)
+            memory = replay.init(example, hypers["replay"])
+        past: PyTree = ()
+        if config.actor_lag:
+            repeat = config.actor_lag + 1
+            past = jax.tree.map(lambda x: jnp.repeat(x[None], repeat, axis=0), agent.actor(learner))
+        return State(learner, memory, copies, past, run_key, jnp.int32(0), jnp.int32(0))
+
+    def acting_params(state: State) -> PyTree:
+        fresh = agent.actor(state.learner)
+        if not config.actor_lag:
+            return fresh
+        slot = (state.learner.step + 1) % (config.actor_lag + 1)  # the oldest entry of the ring
+        return jax.tree.map(lambda ring: ring[slot], state.past)
+
+    def remember(past: PyTree, learner: LearnerState) -> PyTree:
+        if not config.actor_lag:
+            return past
+        slot = learner.step % (config.actor_lag + 1)
+        return jax.tree.map(lambda ring, x: ring.at[slot].set(x), past, agent.actor(learner))
+
+    def gather(state: State) -> tuple[State, Transition, Episodes]:
+        """Unroll, update running statistics and the replay."""
+        copies, trajectory, ended = rollout.unroll(
+            env, agent, acting_params(state), state.rollout, config.unroll_length
+        )
+        env_steps = state.env_steps + steps_per_iteration
+        learner = state.learner._replace(progress=env_steps.astype(jnp.float32) / total_env_steps)
+        if agent.moments is not None and agent.observe is not None:
+            learner = agent.observe(learner, agent.moments(learner, trajectory))
+        memory = replay.add(state.replay, trajectory, None) if replay else ()
+        iteration = state.iteration + 1
+        state = state._replace(
+            learner=learner, replay=memory, rollout=copies, iteration=iteration, env_steps=env_steps
+        )
+        return state, trajectory, ended
+
+    def learn(state: State, trajectory: Transition) -> tuple[State, Metrics]:
+        key = jax.random.fold_in(state.key, state.iteration)
+        if replay is None:
+            learner, metrics, _ = learning.learn(agent, state.learner, learning.as_batch(trajectory), key)
+            return state._replace(learner=learner, past=remember(state.past, learner)), metrics
+
+        def update(carry: tuple[LearnerState, PyTree, PyTree], update_key: Array):
+            learner, memory, past = carry
+            learner, memory, metrics = learning.learn_from_replay(agent, replay, learner, memory, update_key)
+            return (learner, memory, remember(past, learner)), metrics
+
+        carry = (state.learner, state.replay, state.past)
+        if config.updates_per_iteration == 1:
+            carry, metrics = update(carry, key)
+        else:
+            keys = jax.random.split(key, config.updates_per_iteration)
+            carry, stacked = jax.lax.scan(update, carry, keys)
+            metrics = {name: value.mean() for name, value in stacked.items()}
+        learner, memory, past = carry
+        return state._replace(learner=learner, replay=memory, past=past), metrics
+
+    def iterate(state: State) -> tuple[State, Metrics, Episodes]:
+        state, trajectory, ended = gather(state)
+        state, metrics = learn(state, trajectory)
+        return state, metrics, ended
+
+    def warmup(state: State) -> State:
+        return jax.lax.fori_loop(0, warmup_iterations, lambda _, s: gather(s)[0], state)
+
+    def step(state: State, iterations: Array) -> tuple[State, Metrics]:
+        metrics_shape = jax.eval_shape(lambda: iterate(state)[1])
+
+        def body(_: Array, loop):
+            state, sums, episodes = loop
+            state, metrics, ended = iterate(state)
+            return state, jax.tree.map(jnp.add, sums, metrics), jax.tree.map(jnp.add, episodes, ended)
+
+        start = (state, _zeros_like_shape(metrics_shape), Episodes.zero())
+        state, sums, episodes = jax.lax.fori_loop(0, iterations, body, start)
+        metrics = {name: total / jnp.maximum(iterations, 1) for name, total in sums.items()}
+        count = jnp.maximum(episodes.count, 1.0)
+        metrics |= {
+            "episodes": episodes.count,
+            "episode_return": jnp.where(episodes.count > 0, episodes.returns / count, jnp.nan),
+            "episode_length": jnp.where(episodes.count > 0, episodes.length / count, jnp.nan),
+        }
+        return state, metrics
+
+    return Workflow(
+        init=init,
+        warmup=warmup if warmup_iterations else None,
+        step=step,
+        counters=lambda s: {"iteration": s.iteration, "env_steps": s.env_steps, "updates": s.learner.step},
+        learner=lambda s: s.learner,
+        steps_per_iteration=steps_per_iteration,
+        warmup_steps=warmup_iterations * steps_per_iteration,
+    )
