@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jaxrl_hpc.agents import dqn
+from jaxrl_hpc.agents import ddpg, dqn, td3
 from jaxrl_hpc.envs import gymnax_bridge, probes
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, uniform
@@ -26,7 +26,11 @@ def _component(module: ModuleType) -> Component:
     return Component(module.Config, module.make)
 
 
-AGENTS: dict[str, Component] = {"dqn": _component(dqn)}
+AGENTS: dict[str, Component] = {
+    "ddpg": _component(ddpg),
+    "dqn": _component(dqn),
+    "td3": _component(td3),
+}
 REPLAYS: dict[str, Component] = {"uniform": _component(uniform), "prioritised": _component(prioritised)}
 WORKFLOWS: dict[str, Component] = {"fused": _component(fused)}
 ENVS: dict[str, Component] = {
