@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jaxrl_hpc.agents import ddpg, dqn, td3
+from jaxrl_hpc.agents import a2c, ddpg, dqn, ppo, td3
 from jaxrl_hpc.envs import gymnax_bridge, probes
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, uniform
@@ -27,8 +27,10 @@ def _component(module: ModuleType) -> Component:
 
 
 AGENTS: dict[str, Component] = {
+    "a2c": _component(a2c),
     "ddpg": _component(ddpg),
     "dqn": _component(dqn),
+    "ppo": _component(ppo),
     "td3": _component(td3),
 }
 REPLAYS: dict[str, Component] = {"uniform": _component(uniform), "prioritised": _component(prioritised)}

@@ -75,6 +75,9 @@ def act_and_step(
     action, carry, extras = agent.act(actor_params, state.carry, state.obs, act_key, greedy)
     env_state, step = env.step(env_key, state.env, action)
     transition = build_transition(state.obs, action, step, extras)
+    if agent.absorb is not None:
+        carry, extras = agent.absorb(actor_params, carry, transition)
+        transition = transition._replace(extras=extras)
     carry = _select(transition.last, agent.carry(state.ids), carry)
     new = RolloutState(
         env_state,

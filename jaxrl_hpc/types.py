@@ -120,6 +120,8 @@ class Agent(NamedTuple):
     moments: Callable[[LearnerState, Transition], PyTree] | None = None
     # sums over an unroll for running statistics; added over shards, then given to observe
     observe: Callable[[LearnerState, PyTree], LearnerState] | None = None
+    absorb: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]] | None = None
+    # (actor_params, carry, step [B]) -> (carry, extras) once a step's reward is known; before any reset
 
 
 @struct.dataclass

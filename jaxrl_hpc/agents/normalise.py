@@ -1,0 +1,132 @@
+"""Observation and reward normalisation around any agent.
+
+Raw data is stored. Running statistics live in `LearnerState.aux`; `moments` gives their increments as
+sums that workflows add over shards. Observations are standardised per element; rewards are divided by
+the standard deviation of the discounted return so far, R_t = gamma R_{t-1} + r_t, restarted with each
+episode (Engstrom et al. 2020). R is part of the agent's carry, so it belongs to the environment copy
+and restarts with it, and stands in the extras, where `moments` finds it. Actors get the statistics
+with the parameters, so that evaluation normalises as training does.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_hpc.ops import running
+from jaxrl_hpc.schema import Schema, static
+from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, Transition, UpdateInfo
+
+
+class NormaliseConfig(Schema):
+    """What is normalised."""
+
+    observation: bool = static(False, "standardise observations by their running mean and variance")
+    reward: bool = static(False, "divide rewards by the running deviation of the discounted return")
+    observation_clip: float = static(10.0, "standardised observations are cut off here", gt=0)
+    reward_clip: float = static(10.0, "scaled rewards are cut off here", gt=0)
+
+
+def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
+    """The agent, seeing normalised data. Needs a traced hyperparameter `gamma` to scale rewards."""
+    if not (config.observation or config.reward):
+        return agent
+    assert agent.moments is None and agent.absorb is None, "one wrapper keeps statistics, not two"
+
+    def inner(state: LearnerState) -> LearnerState:
+        return state._replace(aux=state.aux["agent"])
+
+    def scales(aux: PyTree) -> dict[str, Array]:
+        found = {}
+        if config.observation:
+            statistics = aux["observation"]
+            found["shift"] = statistics.mean
+            found["scale"] = jax.lax.rsqrt(running.variance(statistics) + 1e-8)
+        if config.reward:
+            found["reward"] = jax.lax.rsqrt(running.variance(aux["return"]) + 1e-8)
+        return found
+
+    def see(by: dict[str, Array], obs: Array) -> Array:
+        if not config.observation:
+            return obs
+        standard = (obs.astype(jnp.float32) - by["shift"]) * by["scale"]
+        return jnp.clip(standard, -config.observation_clip, config.observation_clip)
+
+    def prepare(by: dict[str, Array], batch: Batch) -> Batch:
+        data = batch.data._replace(obs=see(by, batch.data.obs), next_obs=see(by, batch.data.next_obs))
+        if config.reward:
+            scaled = jnp.clip(data.reward * by["reward"], -config.reward_clip, config.reward_clip)
+            data = data._replace(reward=scaled, extras=data.extras["agent"])
+        return batch._replace(data=data)
+
+    def init(key: Array, hypers: dict[str, Array]) -> LearnerState:
+        state = agent.init(key, hypers)
+        aux = {"agent": state.aux}
+        if config.observation:
+            aux["observation"] = running.empty(spec.obs_shape)
+        if config.reward:
+            aux["return"] = running.empty(())
+        return state._replace(aux=aux)
+
+    def actor(state: LearnerState) -> PyTree:
+        return {"agent": agent.actor(inner(state)), "by": scales(state.aux), "gamma": state.hypers["gamma"]}
+
+    def carry(env_ids: Array) -> PyTree:
+        own = agent.carry(env_ids)
+        return {"agent": own, "return": jnp.zeros(env_ids.shape[0])} if config.reward else own
+
+    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+        own = carry["agent"] if config.reward else carry
+        seen = see(actor_params["by"], obs)
+        action, own, extras = agent.act(actor_params["agent"], own, seen, key, greedy)
+        if not config.reward:
+            return action, own, extras
+        so_far = carry["return"]
+        return action, {"agent": own, "return": so_far}, {"agent": extras, "return": so_far}
+
+    def absorb(actor_params: PyTree, carry: PyTree, step: Transition) -> tuple[PyTree, PyTree]:
+        so_far = actor_params["gamma"] * carry["return"] + step.reward
+        return carry | {"return": so_far}, step.extras | {"return": so_far}
+
+    def plan(state: LearnerState, batch: Batch, key: Array) -> Batch:
+        assert agent.plan is not None
+        return agent.plan(inner(state), prepare(scales(state.aux), batch), key)
+
+    def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
+        if agent.plan is None:  # otherwise the plan has prepared it
+            batch = prepare(scales(state.aux), batch)
+        return agent.gradient(inner(state), batch, key)
+
+    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+        new = agent.apply(inner(state), grads)
+        return new._replace(aux=state.aux | {"agent": new.aux})
+
+    def priority(actor_params: PyTree, batch: Batch) -> Array:
+        assert agent.priority is not None
+        return agent.priority(actor_params["agent"], prepare(actor_params["by"], batch))
+
+    def moments(state: LearnerState, trajectory: Transition) -> PyTree:
+        new = {}
+        if config.observation:
+            new["observation"] = running.sums(state.aux["observation"], trajectory.obs)
+        if config.reward:
+            new["return"] = running.sums(state.aux["return"], trajectory.extras["return"])
+        return new
+
+    def observe(state: LearnerState, new: PyTree) -> LearnerState:
+        merged = {name: running.merge(state.aux[name], sums) for name, sums in new.items()}
+        return state._replace(aux=state.aux | merged)
+
+    return agent._replace(
+        init=init,
+        actor=actor,
+        carry=carry,
+        act=act,
+        gradient=gradient,
+        apply=apply,
+        plan=plan if agent.plan is not None else None,
+        priority=priority if agent.priority is not None else None,
+        moments=moments,
+        observe=observe,
+        absorb=absorb if config.reward else None,
+    )

@@ -1,0 +1,125 @@
+"""Action distributions as functions of a network's outputs.
+
+A draw is kept `raw`: the category, or the Gaussian variable before it is brought into the action's
+bounds. Probabilities are always computed from the raw draw, so nothing has to be inverted:
+
+    plain     a = clip(centre + scale x, low, high)   log p(x) = log N(x; m, s) - sum log scale
+    squashed  a = centre + scale tanh(x)              log p(a) = log N(x; m, s) - sum log(scale (1 - tanh(x)^2))
+
+The plain density is that of the action before clipping (the part beyond a bound is the environment's
+affair). log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)) is exact where tanh(x) rounds to one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_hpc.types import Array, EnvSpec
+
+LOG_STD_RANGE = (-10.0, 2.0)
+
+
+class Distribution(NamedTuple):
+    """A family of distributions over actions. `outputs` are [..., num_outputs]."""
+
+    num_outputs: int
+    sample: Callable[[Array, Array], Array]  # (outputs [B, P], key [B]) -> raw [B, …]
+    mode: Callable[[Array], Array]  # outputs -> raw
+    log_prob: Callable[[Array, Array], Array]  # (outputs, raw) -> […]
+    entropy: Callable[[Array, Array], Array]  # (outputs, key) -> […]; a one-draw estimate if squashed
+    to_action: Callable[[Array], Array]  # raw -> what the environment gets
+
+
+def categorical(num_actions: int) -> Distribution:
+    """Outputs are logits; raw is the action."""
+
+    def sample(logits: Array, key: Array) -> Array:
+        # one uniform number through the inverse distribution function: half the random bits of Gumbel
+        uniform = jax.vmap(jax.random.uniform)(key)
+        cumulative = jnp.cumsum(jax.nn.softmax(logits), axis=-1)
+        below = cumulative <= uniform[:, None] * cumulative[:, -1:]
+        return below.sum(axis=-1, dtype=jnp.int32)
+
+    def log_prob(logits: Array, raw: Array) -> Array:
+        chex.assert_rank(logits, raw.ndim + 1)
+        # a masked sum: its derivative is element-wise, that of a gather is a scatter
+        taken = jnp.where(raw[..., None] == jnp.arange(num_actions), logits, 0.0).sum(axis=-1)
+        return taken - jax.nn.logsumexp(logits, axis=-1)
+
+    def entropy(logits: Array, key: Array) -> Array:
+        del key
+        return jax.nn.logsumexp(logits, axis=-1) - (jax.nn.softmax(logits) * logits).sum(axis=-1)
+
+    def mode(logits: Array) -> Array:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+    return Distribution(num_actions, sample, mode, log_prob, entropy, lambda raw: raw)
+
+
+def gaussian(low: np.ndarray, high: np.ndarray, squash: bool) -> Distribution:
+    """Outputs are means and logarithms of standard deviations, raw is [..., *action_shape].
+
+    A raw value of -1 … 1 covers low … high; without finite bounds raw is the action.
+    """
+    bounded = bool(np.all(np.isfinite(low)) and np.all(np.isfinite(high)))
+    if squash and not bounded:
+        raise ValueError("a squashed Gaussian needs finite action bounds; use distribution: gaussian")
+    shape, size = low.shape, int(np.prod(low.shape))
+    centre = (low + high) / 2 if bounded else np.zeros_like(low)
+    scale = (high - low) / 2 if bounded else np.ones_like(low)
+    log_scale = float(np.log(scale).sum())
+
+    def split(outputs: Array) -> tuple[Array, Array]:
+        mean, log_std = jnp.split(outputs, 2, axis=-1)
+        return mean, jnp.clip(log_std, *LOG_STD_RANGE)
+
+    def shaped(flat: Array) -> Array:
+        return flat.reshape(*flat.shape[:-1], *shape)
+
+    def log_slope(flat: Array) -> Array:
+        """log |d action / d raw|, summed over the action's parts."""
+        if not squash:
+            return jnp.full(flat.shape[:-1], log_scale)
+        return (2.0 * (math.log(2.0) - flat - jax.nn.softplus(-2.0 * flat))).sum(axis=-1) + log_scale
+
+    def sample(outputs: Array, key: Array) -> Array:
+        mean, log_std = split(outputs)
+        noise = jax.vmap(lambda k: jax.random.normal(k, (size,)))(key)
+        return shaped(mean + jnp.exp(log_std) * noise)
+
+    def log_prob(outputs: Array, raw: Array) -> Array:
+        mean, log_std = split(outputs)
+        flat = raw.reshape(mean.shape)
+        standard = (flat - mean) * jnp.exp(-log_std)
+        density = -0.5 * standard**2 - log_std - 0.5 * math.log(2 * math.pi)
+        return density.sum(axis=-1) - log_slope(flat)
+
+    def entropy(outputs: Array, key: Array) -> Array:
+        mean, log_std = split(outputs)
+        base = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(axis=-1)
+        if not squash:
+            return base + log_scale
+        drawn = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+        return base + log_slope(drawn)
+
+    def to_action(raw: Array) -> Array:
+        if squash:
+            return centre + scale * jnp.tanh(raw)
+        return jnp.clip(centre + scale * raw, low, high)
+
+    return Distribution(2 * size, sample, lambda o: shaped(split(o)[0]), log_prob, entropy, to_action)
+
+
+def for_spec(spec: EnvSpec, squash: bool) -> Distribution:
+    """The family that suits the environment's actions."""
+    if spec.num_actions is not None:
+        return categorical(spec.num_actions)
+    assert spec.action_low is not None and spec.action_high is not None
+    return gaussian(spec.action_low, spec.action_high, squash)
