@@ -28,7 +28,8 @@ class TensorBoardWriter:
             shown = {name: value for name, value in row.items() if name not in CORE_SCHEMA.names}
             for name, value in {**shown, "updates": row["updates"]}.items():
                 if value is not None and not isinstance(value, str) and math.isfinite(value):
-                    values[f"{row['kind']}/{name}", int(row["env_steps"])].append(float(value))
+                    tag = f"{row['kind']}/{name.removeprefix('eval_')}"
+                    values[tag, int(row["env_steps"])].append(float(value))
         for (tag, step), samples in values.items():
             self._writer.add_scalar(tag, sum(samples) / len(samples), step)
 

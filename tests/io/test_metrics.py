@@ -190,13 +190,13 @@ def test_tensorboard_shows_the_mean_over_seeds_and_forgets_on_resume(tmp_path: P
     monkeypatch.setattr("time.time", lambda: float(next(times)))  # event files are named by the second
     writer = TensorBoardWriter(tmp_path)
     writer.append([row(1, 0, loss=1.0, note="text"), row(1, 1, loss=3.0)])
-    writer.append([row(2, 0, loss=5.0), row(2, 1, loss=float("nan")), row(2, 0, "eval", episode_return=7.0)])
+    writer.append([row(2, 0, loss=5.0), row(2, 1, loss=float("nan")), row(2, 0, "eval", eval_return=7.0)])
     writer.flush()
     writer.close()
     assert {e for e in events(tmp_path) if "updates" not in e[0]} == {
         ("train/loss", 10, 2.0),
         ("train/loss", 20, 5.0),
-        ("eval/episode_return", 20, 7.0),
+        ("eval/return", 20, 7.0),
     }
     writer = TensorBoardWriter(tmp_path, resume_env_steps=10)
     writer.append([row(2, 0, loss=6.0)])

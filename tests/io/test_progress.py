@@ -71,7 +71,8 @@ def test_terminal_gets_one_live_line() -> None:
     ("text", "expected"),
     [
         (count(0), "0"), (count(7), "7"), (count(0.012345), "0.0123"), (count(-95.31), "-95.3"),
-        (count(999.96), "1.00k"), (count(1234567), "1.23M"), (count(2.5e9), "2.50G"), (count(float("nan")), "–"),
+        (count(999.96), "1.00k"), (count(1234567), "1.23M"),
+        (count(2.5e9), "2.50G"), (count(float("nan")), "–"),
         (size(100), "100 B"), (size(1536), "1.5 KiB"), (size(3 * 2**40), "3.0 TiB"),
         (duration(1.23), "1.2 s"), (duration(59.4), "59 s"), (duration(125), "2 min 05 s"),
         (duration(7620), "2 h 07 min"), (duration(90000), "1 d 01 h"), (duration(float("inf")), "–"),

@@ -1,0 +1,62 @@
+"""One self-contained HTML page for a run or a comparison of runs.
+
+    write_report(["runs/a", "runs/b"], "comparison.html")
+
+The page holds its data, its script and Plotly itself; a content security policy keeps it from
+fetching anything. What it shows is the list of sections in `sections.py`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+import jaxrl_hpc
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.blocks import write_atomically
+from jaxrl_hpc.io.plots import heading
+from jaxrl_hpc.io.results import RunData, load_runs
+from jaxrl_hpc.io.sections import SECTIONS, Section
+from jaxrl_hpc.io.style import color
+
+
+def write_report(run_dirs: Sequence[str | Path], output: str | Path) -> Path:
+    """Make the page; UserError if a directory is not a run with metrics."""
+    if not run_dirs:
+        raise UserError("a report needs at least one run directory")
+    page = render(load_runs(run_dirs))
+    path = Path(output)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, page.encode())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def render(runs: Sequence[RunData]) -> str:
+    colors = {run.name: color(index) for index, run in enumerate(runs)}
+    sections = [section for make in SECTIONS if (section := make(runs, colors)) is not None]
+    environment = Environment(loader=PackageLoader("jaxrl_hpc.io"), autoescape=True, trim_blocks=True)
+    return environment.get_template("report.html.j2").render(
+        title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared",
+        subtitle=heading(runs),
+        runs=[{"name": run.name, "color": colors[run.name]} for run in runs],
+        sections=sections,
+        charts_json=_charts_json(sections),
+        plotly_js=Markup(get_plotlyjs()),
+        made=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        version=jaxrl_hpc.__version__,
+    )
+
+
+def _charts_json(sections: Sequence[Section]) -> Markup:
+    charts = [chart.to_json() for section in sections for chart in section.charts]
+    text = json.dumps(charts, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c"))  # a run's name must not be able to end the script element
