@@ -110,8 +110,8 @@ class Fleet:
         keys, hypers = self._arguments(self.groups[0])
         return jax.eval_shape(self._init.jitted, keys, hypers)
 
-    def compile(self) -> None:
-        """Compile every program for every device in use, devices at the same time."""
+    def compile(self, training: bool = True) -> None:
+        """Compile every program (or only evaluation) for every device in use, devices at the same time."""
         start = time.perf_counter()
         state = self.state_shape()
         keys, hypers = jax.eval_shape(lambda: self._arguments(self.groups[0]))
@@ -119,10 +119,11 @@ class Fleet:
         number = jax.ShapeDtypeStruct((), jnp.int32)
 
         def on_device(device: Any) -> None:
-            self._init.compile(device, keys, hypers)
-            if self._warmup:
+            if training:
+                self._init.compile(device, keys, hypers)
+                self._step.compile(device, state, number)
+            if training and self._warmup:
                 self._warmup.compile(device, state)
-            self._step.compile(device, state, number)
             for program in self._evaluate.values():
                 program.compile(device, learner, keys, number)
 
@@ -140,8 +141,11 @@ class Fleet:
             self.states.append(self._warmup(group.device, state) if self._warmup else state)
 
     def load(self, states: Sequence[PyTree]) -> None:
-        """States from a checkpoint."""
-        self.states = [jax.device_put(s, g.device) for s, g in zip(states, self.groups, strict=True)]
+        """States from a checkpoint. Copied: a donated buffer must not be NumPy's memory."""
+        self.states = [
+            jax.tree.map(lambda x, g=group: jax.device_put(jnp.copy(x), g.device), state)
+            for state, group in zip(states, self.groups, strict=True)
+        ]
 
     def step(self, iterations: int) -> list[dict[str, Array]]:
         """Advance every lane; metrics per group, not yet waited for."""

@@ -1,0 +1,1 @@
+"""The command line: one file a command, each with add_arguments(parser) and run(args) -> exit code."""

@@ -1,23 +1,51 @@
-"""Any gymnax 1.x `Environment` as an `Env`: a vmap over copies, terminated and truncated apart."""
+"""Any gymnax 1.x `Environment` as an `Env`: a vmap over copies, terminated and truncated apart.
+
+gymnax is imported only when an environment is made: its import starts JAX's backend (which
+machine.prepare must do) and takes seconds for plotting libraries that nothing here needs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import spaces
 from pydantic import Field
 
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, PyTree
 
-# MNISTBandit downloads a data set when it is made
-NAMES = tuple(name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite")
+# gymnax.registered_envs without MNISTBandit-bsuite, which downloads a data set when it is made
+NAMES = (
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Asterix-MinAtar",
+    "Breakout-MinAtar",
+    "Freeway-MinAtar",
+    "Seaquest-MinAtar",
+    "SpaceInvaders-MinAtar",
+    "Catch-bsuite",
+    "DeepSea-bsuite",
+    "MemoryChain-bsuite",
+    "UmbrellaChain-bsuite",
+    "DiscountingChain-bsuite",
+    "SimpleBandit-bsuite",
+    "FourRooms-misc",
+    "MetaMaze-misc",
+    "PointRobot-misc",
+    "BernoulliBandit-misc",
+    "GaussianBandit-misc",
+    "Reacher-misc",
+    "Swimmer-misc",
+    "Pong-misc",
+    "FrozenLake-misc",
+)
 
 
 class Config(Schema):
@@ -36,6 +64,8 @@ def _bound(value: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 def describe(env: Any, params: Any, name: str, info_keys: tuple[str, ...] = ()) -> EnvSpec:
     """The spec of a gymnax environment."""
+    from gymnax.environments import spaces
+
     obs = jax.eval_shape(lambda: env.reset(jax.random.key(0), params))[0]
     if not hasattr(obs, "shape"):
         raise UserError(f"env {name!r} has observations of several parts; only single arrays are supported")
@@ -81,6 +111,8 @@ def from_gymnax(
 
 
 def make(config: Config) -> Env:
+    import gymnax
+
     env, params = gymnax.make(config.name)
     known = {k: getattr(params, k) for k in params.__dataclass_fields__}
     for key, value in config.params.items():

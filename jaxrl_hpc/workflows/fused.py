@@ -137,6 +137,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         metrics = {name: total / jnp.maximum(iterations, 1) for name, total in sums.items()}
         count = jnp.maximum(episodes.count, 1.0)
         metrics |= {
+            "updates": state.learner.step,
             "episodes": episodes.count,
             "episode_return": jnp.where(episodes.count > 0, episodes.returns / count, jnp.nan),
             "episode_length": jnp.where(episodes.count > 0, episodes.length / count, jnp.nan),

@@ -1,0 +1,69 @@
+"""jaxrl-hpc: config-driven reinforcement learning, from a laptop to an MPI cluster."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+
+from jaxrl_hpc import __version__
+from jaxrl_hpc.errors import UserError
+
+# name -> (module, one line of help); modules are imported only when used
+COMMANDS = {
+    "train": ("jaxrl_hpc.cli.train", "train a config"),
+    "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
+    "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
+    "list": ("jaxrl_hpc.cli.listing", "what a config can name: agents, envs, workflows, configs"),
+    "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),
+    "doctor": ("jaxrl_hpc.cli.doctor", "check this installation: devices, versions, MPI"),
+    "bench": ("jaxrl_hpc.cli.bench", "measure speed against other libraries"),
+    "surrogate": ("jaxrl_hpc.cli.surrogate", "fit and check the learned ExaBooster surrogate"),
+}
+
+
+def make_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The whole parser; with `only`, other commands' modules are not imported."""
+    parser = argparse.ArgumentParser(
+        prog="jaxrl-hpc",
+        description=__doc__,
+        epilog="Example: jaxrl-hpc train cartpole_dqn run.seeds=4 && jaxrl-hpc report runs/cartpole_dqn",
+    )
+    parser.add_argument("--version", action="version", version=f"jaxrl_hpc {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (path, line) in COMMANDS.items():
+        # the details of a command come from its module, and only its own are needed
+        module = importlib.import_module(path) if name == only else None
+        sub = commands.add_parser(
+            name,
+            help=line,
+            description=module.__doc__ if module else line,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if module:
+            module.add_arguments(sub)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    named = next((a for a in arguments if not a.startswith("-")), None)
+    args = make_parser(named if named in COMMANDS else None).parse_args(arguments)
+    try:
+        return args.run(args)
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # the reader (such as head) has gone; keep the interpreter from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Train a config. Overrides are section.key=value.
+
+examples:
+  jaxrl-hpc train cartpole_dqn
+  jaxrl-hpc train configs/cartpole_dqn.yaml run.seeds=16 agent.learning_rate=5e-4
+  jaxrl-hpc train cartpole_dqn --run-dir runs/first --resume
+
+exit codes: 0 finished; 2 something in the input is wrong; 75 stopped by SIGTERM, SIGINT or SIGUSR1
+after saving: the same command with --resume continues exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from jaxrl_hpc.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as agent.gamma=0.98")
+    parser.add_argument("--run-dir", help="where results go (default: runs/<run.name>)")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--resume", action="store_true", help="continue the run if it exists, exactly")
+    group.add_argument("--overwrite", action="store_true", help="delete an earlier run in this folder first")
+
+
+def _clear(run_dir: Path) -> None:
+    """Delete an earlier run, and nothing that is not one."""
+    if not run_dir.exists():
+        return
+    if any(run_dir.iterdir()) and not (run_dir / "config.yaml").is_file():
+        raise UserError(f"--overwrite: {run_dir} is not the folder of a run; choose another --run-dir")
+    shutil.rmtree(run_dir)
+
+
+def run(args: argparse.Namespace) -> int:
+    from jaxrl_hpc import config as configs
+    from jaxrl_hpc.train import EXIT_SAVED, train
+
+    config = configs.load(args.config, args.overrides)
+    run_dir = Path(args.run_dir or Path("runs") / config.run.name)
+    if args.overwrite:
+        _clear(run_dir)
+    outcome = train(config, run_dir, resume=args.resume)
+    if not outcome.finished:
+        return EXIT_SAVED
+    s = outcome.summary or {}
+    low, high = s["eval_return_ci95"]
+    print(
+        f"{s['agent']} on {s['env']}: return {s['eval_return_iqm']:.2f} "
+        f"(IQM of {s['seeds']} seed{'s' if s['seeds'] > 1 else ''}, 95 % interval {low:.2f} to {high:.2f})\n"
+        f"{s['env_steps']:,} steps a seed in {s['wall_seconds']:.1f} s and {s['compile_seconds']:.1f} s to compile: "
+        f"{s['env_steps_per_second']:,.0f} steps/s, {s['updates_per_second']:,.0f} updates/s\n"
+        f"results in {run_dir}; look at them with: jaxrl-hpc report {run_dir}"
+    )
+    return 0

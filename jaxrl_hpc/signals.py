@@ -1,0 +1,31 @@
+"""Requests to stop: remembered when they come, acted on between chunks."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+
+class StopSignals:
+    """Remembers a request to stop; the loop acts on it between chunks."""
+
+    names = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._old: dict[int, Any] = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number).name
+
+    def __enter__(self) -> StopSignals:
+        try:
+            self._old = {number: signal.signal(number, self._note) for number in self.names}
+        except ValueError:
+            pass  # not the main thread (a notebook, a test): signals are somebody else's
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)

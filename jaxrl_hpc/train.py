@@ -1,0 +1,130 @@
+"""Train a config: set up the machine, build, compile, start or resume, run, sum up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl_hpc import machine
+from jaxrl_hpc.build import Parts, build, hypers_of
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.fleet import Fleet, Lane
+from jaxrl_hpc.io.checkpoint import state_bytes
+from jaxrl_hpc.io.progress import Progress
+from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.signals import StopSignals
+from jaxrl_hpc.trainer import Trainer
+
+EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
+# what may differ between a run and its continuation
+HARMLESS = (
+    "run.checkpoint_seconds", "run.keep_checkpoints", "run.progress_seconds", "run.tensorboard",
+    "run.executors", "run.threads",
+)  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """How a call of train ended."""
+
+    finished: bool  # False: stopped by a signal after saving
+    summary: dict[str, Any] | None
+
+
+def lanes_of(config: Config) -> list[Lane]:
+    """One lane per seed, all with the config's hyperparameters."""
+    return [Lane(config.run.seed + i, hypers_of(config)) for i in range(config.run.seeds)]
+
+
+def make_fleet(
+    config: Config, parts: Parts, lanes: Sequence[Lane], episodes: Sequence[int] | None = None
+) -> Fleet:
+    """Lanes on this machine's devices, as the config wants them."""
+    mode = config.run.seeds_mode
+    if mode == "auto":
+        mode = "solo" if jax.default_backend() == "cpu" else "vmap"
+    devices = jax.local_devices()
+    if jax.default_backend() == "cpu":
+        devices = devices[: machine.executors_for(config, len(lanes))]
+    run = config.run
+    return Fleet(parts, lanes, mode, episodes or (run.eval_episodes, run.final_eval_episodes), devices)
+
+
+def check_memory(fleet: Fleet) -> int:
+    """Peak bytes of the run; UserError if they cannot fit."""
+    state = state_bytes(fleet.state_shape()) * len(fleet.groups)
+    needed = int(state * 1.1) + 2**28  # one tenth and the runtime itself on top
+    free = machine.available_memory()
+    if needed > free:
+        raise UserError(
+            f"the run needs {needed / 2**30:.1f} GiB ({state / 2**30:.1f} GiB of it state of "
+            f"{len(fleet.lanes)} seeds), but {free / 2**30:.1f} GiB are free: "
+            "lower replay.capacity or run.seeds"
+        )
+    return needed
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """Dotted names of values that differ, with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted({*old, *new})
+        inner = [differences(old.get(k), new.get(k), f"{path}.{k}" if path else k) for k in keys]
+        return [line for lines in inner for line in lines]
+    return [] if old == new else [f"{path} was {old!r} and is {new!r}"]
+
+
+def check_same_config(config: Config, saved: dict[str, Any]) -> None:
+    changed = [d for d in differences(saved, config.to_dict()) if d.split(" ")[0] not in HARMLESS]
+    if changed:
+        raise UserError(
+            f"--resume continues a run exactly, but its config has changed: {'; '.join(changed)}. "
+            "Undo that, or start a new run with another --run-dir"
+        )
+
+
+def train(
+    config: Config,
+    run_dir: str | Path | None = None,
+    *,
+    resume: bool = False,
+    lanes: Sequence[Lane] | None = None,
+    say: Callable[[str], None] = print,
+) -> Outcome:
+    """Train as the config says, in runs/<name> unless told otherwise."""
+    lanes = lanes_of(config) if lanes is None else lanes
+    run = RunDirectory.open(run_dir or Path("runs") / config.run.name, resume=resume)
+    with run.lock(), StopSignals() as stop:
+        if run.config_path.exists():
+            check_same_config(config, run.read_config())
+            if (summary := run.read_summary()) is not None:
+                say(f"{run.path} is finished already")
+                return Outcome(True, summary)
+        machine.prepare(config, len(lanes))
+        parts = build(config)
+        fleet = make_fleet(config, parts, lanes)
+        check_memory(fleet)
+        run.write_config(config.to_dict())
+        say(f"compiling for {len(lanes)} seed(s) on {len({g.device for g in fleet.groups})} device(s) …")
+        fleet.compile()
+        trainer = Trainer(config, parts, fleet, run, say)
+        trainer.begin(resume)
+        trainer.progress = Progress(
+            trainer.total_env_steps,
+            config.run.name,
+            start=trainer.env_steps if trainer.iterations else 0,
+            seeds=len(lanes),
+            interval=config.run.progress_seconds,
+        )
+        with trainer.progress:
+            finished = trainer.loop(stop)
+            summary = trainer.finish() if finished else None
+        for writer in trainer.writers:
+            writer.close()
+        if not finished:
+            say(
+                f"{stop.received}: saved at {trainer.env_steps:,} steps; continue with --resume --run-dir {run.path}"
+            )
+        return Outcome(finished, summary)
