@@ -126,14 +126,15 @@ def rate_chart(identity: str, runs: Sequence[RunData], colors: dict[str, str]) -
         for axis, x in (("env_steps", steps[1:][later]), ("wall_seconds", wall[1:][later])):
             if len(x):
                 figure.add_scatter(
-                    x=_short(x), y=_short(rate), name=run.name, mode="lines", line={"color": colors[run.name], "width": 2},
+                    x=_short(x), y=_short(rate), name=run.name, mode="lines",
+                    line={"color": colors[run.name], "width": 2},
                     hovertemplate="%{y:.3s}/s", meta={"run": run.name, "axis": axis},
                 )  # fmt: skip
     if not figure.data:
         return None
     figure.update_layout(template="none", showlegend=False, hovermode="x unified")
     figure.update_yaxes(rangemode="tozero")
-    return Chart(identity, "Environment steps per second during the run", figure, curve=True, positive=True)
+    return Chart(identity, "Steps per second during the run", figure, curve=True, positive=True)
 
 
 def bar_chart(

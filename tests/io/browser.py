@@ -7,10 +7,11 @@ with Browser() as page:
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
-import subprocess
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,6 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         from_us, self._write = os.pipe()
         self._read, from_browser = os.pipe()
-
-        def connect() -> None:
-            # copies above 4 first: the pipes themselves may be numbered 3 or 4
-            high_in, high_out = os.dup(from_us), os.dup(from_browser)
-            os.dup2(high_in, 3)
-            os.dup2(high_out, 4)
-
         flags = [
             "--headless=new",
             "--no-sandbox",
@@ -44,15 +38,18 @@ class Browser:
             "--hide-scrollbars",
         ]
         flags += ["--remote-debugging-pipe", "--disable-background-networking", "--no-first-run"]
-        self._process = subprocess.Popen(
+        # above 4, so that connecting one of them to 3 or 4 cannot overwrite the other
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (from_us, from_browser)]
+        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, end, 3 + i) for i, end in enumerate(ends)]
+        actions += [(os.POSIX_SPAWN_OPEN, out, os.devnull, os.O_WRONLY, 0) for out in (1, 2)]
+        self._process = os.posix_spawn(
+            PROGRAM,
             [PROGRAM, *flags, f"--user-data-dir={self._profile.name}", "about:blank"],
-            preexec_fn=connect,
-            close_fds=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            dict(os.environ),
+            file_actions=actions,
         )
-        os.close(from_us)
-        os.close(from_browser)
+        for end in (from_us, from_browser, *ends):
+            os.close(end)
         self._buffer = b""
         self._next = 0
         self._session: str | None = None
@@ -65,8 +62,8 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
         os.close(self._write)
         os.close(self._read)
         self._profile.cleanup()
@@ -127,5 +124,5 @@ class Browser:
             self.problems.append(json.dumps(parameters["args"]))
         elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
             self.problems.append(json.dumps(parameters["entry"]))
-        elif method == "Network.requestWillBeSent":
+        elif method == "Network.requestWillBeSent" and not parameters["request"]["url"].startswith("data:"):
             self.requests.append(parameters["request"]["url"])

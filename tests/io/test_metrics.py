@@ -70,7 +70,7 @@ def test_kill_and_resume_never_loses_or_doubles_a_row(tmp_path: Path) -> None:
     """Kills between any two file operations, in random runs that go back to a remembered commit."""
     randomness = random.Random(1)
     commits = [(0, None)]  # (points that are part of it, token)
-    for _ in range(60):
+    for _ in range(30):
         writer = MetricsWriter(tmp_path)
         point, token = commits[-1] if randomness.random() < 0.7 else randomness.choice(commits[-3:])
         writer.restore(token)
@@ -116,7 +116,7 @@ def test_reading_while_writing(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path)
 
     def write() -> None:
-        for point in range(300):
+        for point in range(120):
             writer.append([row(point)])
             writer.flush()
 
@@ -128,7 +128,7 @@ def test_reading_while_writing(tmp_path: Path) -> None:
         assert seen == list(range(len(seen)))
         reads += 1
     thread.join()
-    assert reads > 3 and iterations(tmp_path) == list(range(300))
+    assert reads > 3 and iterations(tmp_path) == list(range(120))
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
