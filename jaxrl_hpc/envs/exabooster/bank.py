@@ -1,4 +1,4 @@
-"""Start windows, made once: the regulator's loop after a warm-up, for the generator, a surrogate, a recording.
+"""Start windows, made once: the regulator's loop after a warm-up, with the generator or in a recording.
 
 An episode draws a start and then its own noise. The key is fixed, so that everybody's episodes begin alike.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl_hpc.envs.exabooster import channels, generator
 from jaxrl_hpc.envs.exabooster.environment import Start, standard_row
-from jaxrl_hpc.envs.exabooster.generator import PLANTS, Loop, Plant
+from jaxrl_hpc.envs.exabooster.generator import PLANTS, Loop, Machine, Plant
 from jaxrl_hpc.envs.exabooster.recording import LOOK_BACK, Recording, Replay, window_ends
 from jaxrl_hpc.envs.exabooster.statistics import WARM_UP
 from jaxrl_hpc.envs.exabooster.surrogate import Surrogate
@@ -43,7 +43,7 @@ def learned(surrogate: Surrogate, stack: int, size: int) -> Start:
     # The network's row t holds the VIMIN of the log's row t + 1; its last input waits for the first action.
     shifted = jnp.concatenate([rows[1:, :, :1], rows[:-1, :, 1:]], axis=-1)
     memory, _ = jax.jit(surrogate.follow)(surrogate.memory((size,)), shifted)
-    return bank.replace(loop=bank.loop.replace(memory=memory))  # type: ignore[attr-defined]
+    return bank.replace(loop=bank.loop.replace(memory=memory))
 
 
 @partial(jax.jit, static_argnames=("stack",))
@@ -53,16 +53,16 @@ def _generate(key: Array, plant_index: Array, stack: int) -> tuple[Start, Array]
     plants = jax.tree.map(lambda leaf: leaf[plant_index], stacked_plants())
     start_key, run_key = jax.random.split(key)
 
-    def tick(key, machine, loop, beta, plant):
+    def tick(key: Array, plant: Plant, machine: Machine, loop: Loop, beta: Array) -> tuple[tuple, Array]:
         v, beta = generator.regulate(generator.measured(loop.error), beta)
         set_point = machine.set_point
         machine, signals = generator.advance(key, machine, plant)
         loop = generator.respond(plant, loop, set_point + v, set_point, signals)
         return (machine, loop, beta), standard_row(loop, signals)
 
-    def ticks(carry, t):
+    def ticks(carry: tuple, t: Array) -> tuple[tuple, Array]:
         keys = jax.random.split(jax.random.fold_in(run_key, t), size)
-        return jax.vmap(tick)(keys, *carry, plants)
+        return jax.vmap(tick)(keys, plants, *carry)
 
     machine = jax.vmap(generator.initial_machine)(jax.random.split(start_key, size), plants)
     loop = jax.tree.map(lambda leaf: jnp.zeros((size,)), generator.initial_loop())

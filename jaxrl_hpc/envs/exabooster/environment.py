@@ -4,7 +4,7 @@ Each tick (1/15 s) the agent changes VIMIN; three ticks later the current answer
 shadow regulator from the same start, so that every episode contains its own honest baseline. The improvement
 factor is ΣΣ|e_regulator| / ΣΣ|e_agent| over ticks and episodes; a mean of per-episode ratios would flatter.
 
-Row t of an observation is [VIMIN sent before e_t, e_t, LINFRQ_t, IB_t, MDAT40_t], oldest row first, flattened.
+Row t of an observation is [VIMIN sent before e_t, e_t, LINFRQ_t, IB_t, MDAT40_t]; oldest row first, flat.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gymnax.environments import environment, spaces
 
 from jaxrl_hpc.envs.exabooster import channels, generator
 from jaxrl_hpc.envs.exabooster.config import ExaBoosterConfig
-from jaxrl_hpc.envs.exabooster.generator import Loop, Machine, Plant, Signals
-from jaxrl_hpc.envs.exabooster.recording import Replay, Residuals, replay
+from jaxrl_hpc.envs.exabooster.generator import Loop, Plant, Signals
+from jaxrl_hpc.envs.exabooster.recording import Residuals, replay
 from jaxrl_hpc.envs.exabooster.surrogate import Surrogate, respond_learned
 from jaxrl_hpc.types import Array, PyTree
 
@@ -36,7 +36,7 @@ _COMPAT_SHIFT = ((channels.CENTRE - channels.MINIMUM) / (channels.MAXIMUM - chan
 class Start:
     """Where an episode begins: the regulator's loop after its warm-up. Stacked into a bank [n, …]."""
 
-    machine: Machine | Replay
+    machine: PyTree  # Machine, or Replay with a recording
     loop: Loop
     beta: Array  # [] the regulator's integral
     window: Array  # [stack · 5] standardised rows
@@ -50,7 +50,7 @@ class EnvState(environment.EnvState):
     """Leaves [] but for the window."""
 
     time: Array  # int32 ticks since the start
-    machine: Machine | Replay
+    machine: PyTree  # Machine, or Replay with a recording
     agent: Loop
     shadow: Loop
     beta: Array
@@ -145,7 +145,7 @@ class ExaBooster(environment.Environment[EnvState, EnvParams]):
         if self.config.legacy:
             terminated = lost | (wanted < state.vimin_low) | (wanted > state.vimin_high)
 
-        state = state.replace(  # type: ignore[attr-defined]
+        state = state.replace(
             abs_error=state.abs_error + error,
             regulator_abs_error=state.regulator_abs_error + regulator_error,
             regulator_return=state.regulator_return + self._reward(regulator_error),
@@ -163,7 +163,8 @@ class ExaBooster(environment.Environment[EnvState, EnvParams]):
         """One tick in which the agent sends `vimin` (an offset from VIMIN_CENTRE). Consumes key."""
         plant = self.plant(state, params)
         shadow_v, beta = generator.regulate(generator.measured(state.shadow.error), state.beta)
-        if isinstance(state.machine, Replay):
+        machine: PyTree
+        if isinstance(params.residuals, Residuals):
             machine, signals, set_point, shadow_v = replay(state.machine, params.residuals)
         else:
             set_point = state.machine.set_point
@@ -176,7 +177,7 @@ class ExaBooster(environment.Environment[EnvState, EnvParams]):
             return generator.respond(plant, loop, vimin, set_point, signals)
 
         agent = respond(state.agent, vimin)
-        return state.replace(  # type: ignore[attr-defined]
+        return state.replace(
             time=state.time + 1,
             machine=machine,
             agent=agent,

@@ -3,7 +3,7 @@
 With e = B:IMINER, v = B:VIMIN − B_VIMIN chosen after seeing e_t, and k the supercycle phase (901 ticks),
 
     e_{t+1} = a e_t + 10 (g2 v_{t−2} + g3 v_{t−3}) + f_{k(t+1)} + burst_{t+1} + d_t + σ_w w_t
-    f_k     = −(k0 p_k + k1 q_k),   p_k = I_k (I_{k+1} − I_{k−1})/2 in units of its std,   q_k = (I_k − 3300)/2400
+    f_k     = −(k0 p_k + k1 q_k),   p_k = I_k (I_{k+1} − I_{k−1})/2 over its std,   q_k = (I_k − 3300)/2400
     burst_t = A_b sin(2π t/10.8 + ψ) while 846 ≤ k < 900
     d_{t+1} = .999 d_t + σ_d ξ_t
 
@@ -14,7 +14,8 @@ controller has to predict. The regulator in the machine is a PI:
     β_t = β_{t−1} + γ e_t,   v_t = −α e_t − β_t
 
 It and every observer see e rounded to the grid of the log. Sources: St. John et al., "Real-time artificial
-intelligence for accelerator control", PRAB 24, 104601 (2021); Kafkes and St. John, "BOOSTR", Data 6, 42 (2021).
+intelligence for accelerator control", PRAB 24, 104601 (2021); Kafkes and St. John, "BOOSTR: A Dataset for
+Accelerator Control Systems", Data 6, 42 (2021).
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ BURST_REPEAT = 54  # five periods: the tick counter may wrap here without a jump
 DRIFT_DECAY = 0.999
 PROPORTIONAL, INTEGRAL = 0.10, 7.535e-5  # the regulator's α and γ
 
-_CYCLE = np.array(
-    [370, 370, 370, 370, 420, 1000, 1860, 2740, 3620, 4500, 5380, 6250, 7000]
-    + [7017, 6345, 5192, 4065, 2980, 1880, 870, 430],
-    np.float64,
-)
+# fmt: off
+_CYCLE = np.array([
+    370, 370, 370, 370, 420, 1000, 1860, 2740, 3620, 4500, 5380, 6250, 7000,
+    7017, 6345, 5192, 4065, 2980, 1880, 870, 430,
+], np.float64)
+# fmt: on
 _SPILL = np.concatenate([_CYCLE[:13], np.full(40, 7056.0), _CYCLE[13:]])
 CURRENT = np.concatenate([np.tile(_CYCLE, 40), _SPILL])  # [901] I:IB without its noise
 CURRENT_NOISE = 5.0
@@ -238,7 +240,7 @@ def respond(plant: Plant, loop: Loop, vimin: Array, set_point: Array, signals: S
     response = 10 * (plant.gain_2 * loop.inputs[1] + plant.gain_3 * loop.inputs[2])
     error = plant.pole * loop.error + response + signals.forcing - 10 * signals.set_point_change
     error = materialise(error)
-    return loop.replace(error=error, inputs=(vimin - set_point, *loop.inputs[:2]), vimin=vimin)
+    return Loop(error, (vimin - set_point, *loop.inputs[:2]), vimin, loop.memory)
 
 
 def regulate(error: Array, beta: Array) -> tuple[Array, Array]:

@@ -124,8 +124,8 @@ def play(
             _, state, _, _, _ = env.step_env(key, state, action, params)
         else:
             state = env.transition(key, state, vimin, params)
-        errors = tuple(jnp.abs(generator.measured(loop.error)) for loop in (state.agent, state.shadow))
-        return state, beta, errors
+        agent, shadow = (jnp.abs(generator.measured(loop.error)) for loop in (state.agent, state.shadow))
+        return state, beta, (agent, shadow)
 
     def tick(carry: tuple, t: Array) -> tuple[tuple, None]:
         state, beta, alive, sums = carry

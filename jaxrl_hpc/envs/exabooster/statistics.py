@@ -54,8 +54,8 @@ def simulate(
     """The log of independent regulated runs: rows [ticks, chains, 5] in the order of NAMES (VIMIN the value
     sent before the error of the same row) and B_VIMIN [ticks, chains]. `dither` [chains] is the standard
     deviation of noise added to v."""
-    dither = jnp.zeros(chains) if dither is None else jnp.asarray(dither, jnp.float32)
-    rows, set_point = jax.device_get(_simulate(key, plant, dither, chains, ticks))
+    spread = jnp.zeros(chains) if dither is None else jnp.asarray(dither, jnp.float32)
+    rows, set_point = jax.device_get(_simulate(key, plant, spread, chains, ticks))
     rows = rows.astype(np.float64)
     rows[..., 0] += VIMIN_CENTRE
     return rows, set_point.astype(np.float64) + VIMIN_CENTRE

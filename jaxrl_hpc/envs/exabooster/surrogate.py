@@ -1,7 +1,8 @@
 """A learned plant: an LSTM that predicts the next tick from the log so far.
 
 As in EXARL (St. John et al., PRAB 24, 104601, 2021): rows of five channels, with VIMIN the value sent after
-the row's error, go through stacked LSTM layers and a linear layer to VIMIN, IMINER and LINFRQ one tick ahead.
+the row's error, go through stacked LSTM layers and a linear layer, which also sees the row itself, to VIMIN,
+IMINER and LINFRQ one tick ahead.
 The environment takes IMINER from it and the channels that nobody controls from the generator. A prediction
 is a mean; free running adds Gaussian noise of the validation residual, without which the error would shrink.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +41,7 @@ class Network(nn.Module):
         for carry in memory:
             carry, hidden = nn.OptimizedLSTMCell(self.width)(carry, hidden)
             kept.append(carry)
-        return tuple(kept), nn.Dense(OUTPUTS)(hidden)
+        return tuple(kept), nn.Dense(OUTPUTS)(jnp.concatenate([hidden, row], axis=-1))
 
 
 @struct.dataclass
@@ -57,7 +59,8 @@ class Surrogate:
         return tuple((zero, zero) for _ in range(self.layers))
 
     def predict(self, memory: tuple, row: Array) -> tuple[tuple, Array]:
-        return Network(self.width, self.layers).apply(self.variables, memory, row)
+        output: Any = Network(self.width, self.layers).apply(self.variables, memory, row)
+        return output
 
     def follow(self, memory: tuple, rows: Array) -> tuple[tuple, Array]:
         """rows [T, …, 5] -> memory after them, predictions [T, …, 3] of the following ticks."""
@@ -74,7 +77,10 @@ def initial(key: Array, width: int, layers: int) -> Surrogate:
 def respond_learned(
     surrogate: Surrogate, loop: Loop, vimin: Array, set_point: Array, exogenous: Array, signals: Signals
 ) -> Loop:
-    """The learned plant's tick, in place of generator.respond. exogenous [3]: standardised LINFRQ, IB, MDAT40."""
+    """The learned plant's tick, in place of generator.respond.
+
+    exogenous [3]: standardised LINFRQ, IB, MDAT40 of the tick in which vimin is sent.
+    """
     sent = vimin * np.float32(1 / SCALE[0])
     error = measured(loop.error) * np.float32(1 / SCALE[1])
     memory, prediction = surrogate.predict(
