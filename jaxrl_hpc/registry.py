@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jaxrl_hpc.agents import a2c, ddpg, dqn, ppo, td3
+from jaxrl_hpc.agents import a2c, ddpg, dqn, ppo, recurrent_dqn, td3
 from jaxrl_hpc.envs import gymnax_bridge, probes
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, uniform
@@ -31,6 +31,7 @@ AGENTS: dict[str, Component] = {
     "ddpg": _component(ddpg),
     "dqn": _component(dqn),
     "ppo": _component(ppo),
+    "recurrent_dqn": _component(recurrent_dqn),
     "td3": _component(td3),
 }
 REPLAYS: dict[str, Component] = {"uniform": _component(uniform), "prioritised": _component(prioritised)}

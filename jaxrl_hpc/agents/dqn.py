@@ -13,6 +13,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from jaxrl_hpc.agents import normalise
+from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -24,10 +26,9 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo
 
 
-class Config(optimise.OptimiserConfig):
-    """DQN's settings."""
+class Options(optimise.OptimiserConfig):
+    """What agents of the DQN family share."""
 
-    name: Literal["dqn"] = "dqn"
     network: NetworkConfig = NetworkConfig()
     dueling: bool = static(False, "separate value and advantage streams")
     double: bool = static(True, "the online network picks the action that the target network rates")
@@ -42,8 +43,45 @@ class Config(optimise.OptimiserConfig):
     )
     ladder_base: float = traced(0.4, "ladder: largest epsilon", gt=0, lt=1)
     ladder_power: float = traced(7.0, "ladder: how far it falls", ge=0)
+    huber_delta: float = traced(1.0, "errors beyond this count linearly, not squared", gt=0)
     target_every: int = static(250, "updates between hard copies to the target; 0: soft updates", ge=0)
     target_rate: float = traced(0.005, "soft updates: part of the way per update", gt=0, le=1)
+
+
+class Config(Options):
+    """DQN's settings."""
+
+    name: Literal["dqn"] = "dqn"
+    normalise: NormaliseConfig = NormaliseConfig()
+
+
+def identity(config: Options, env_ids: Array) -> PyTree:
+    """What a copy must remember to explore in its own way."""
+    return {"id": env_ids} if config.exploration == "ladder" else {}
+
+
+def exploration(state: LearnerState) -> PyTree:
+    """What actors need to explore."""
+    h = state.hypers
+    epsilon = linear_decay(state.progress, h["epsilon_start"], h["epsilon_end"], h["epsilon_fraction"])
+    return {"epsilon": epsilon, "ladder": (h["ladder_base"], h["ladder_power"])}
+
+
+def explore(config: Options, num_envs: int, by: PyTree, carry: PyTree, values: Array, key: Array) -> Array:
+    """Epsilon-greedy actions [B] from values [B, A]. Consumes key [B]."""
+    epsilon = by["epsilon"]
+    if config.exploration == "ladder":
+        epsilon = epsilon_ladder(carry["id"], num_envs, *by["ladder"])
+    return epsilon_greedy(key, values, epsilon)
+
+
+def move_target(config: Options, state: LearnerState, params: PyTree) -> PyTree:
+    """The target after an update that led to `params`."""
+    if config.target_every:
+        sync = (state.step + 1) % config.target_every == 0
+        return jax.tree.map(lambda t, p: jnp.where(sync, p, t), state.target, params)
+    rate = state.hypers["target_rate"]
+    return jax.tree.map(lambda t, p: t + rate * (p - t), state.target, params)
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
@@ -63,22 +101,16 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return LearnerState(params, target, opt, hypers, (), jnp.int32(0), jnp.float32(0))
 
     def actor(state: LearnerState) -> PyTree:
-        h = state.hypers
-        epsilon = linear_decay(state.progress, h["epsilon_start"], h["epsilon_end"], h["epsilon_fraction"])
-        ladder = (h["ladder_base"], h["ladder_power"])
-        return {"params": state.params, "epsilon": epsilon, "ladder": ladder, "gamma": h["gamma"]}
+        return {"params": state.params, "gamma": state.hypers["gamma"], "explore": exploration(state)}
 
     def carry(env_ids: Array) -> PyTree:
-        return {"id": env_ids} if config.exploration == "ladder" else ()
+        return identity(config, env_ids)
 
     def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
         values = q_values(actor_params["params"], obs)
         if greedy:
             return jnp.argmax(values, axis=-1).astype(jnp.int32), carry, ()
-        epsilon = actor_params["epsilon"]
-        if config.exploration == "ladder":
-            epsilon = epsilon_ladder(carry["id"], num_envs, *actor_params["ladder"])
-        return epsilon_greedy(key, values, epsilon), carry, ()
+        return explore(config, num_envs, actor_params["explore"], carry, values, key), carry, ()
 
     def td_error(params: PyTree, target: PyTree, gamma: Array, batch: Batch) -> tuple[Array, Array]:
         data = batch.data
@@ -96,22 +128,16 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
 
         def loss(params: PyTree) -> tuple[Array, tuple[Array, Array]]:
             error, value = td_error(params, state.target, state.hypers["gamma"], batch)
-            return jnp.mean(batch.weight * huber(error)), (error, value)
+            return jnp.mean(batch.weight * huber(error, state.hypers["huber_delta"])), (error, value)
 
         (value_loss, (error, value)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
         metrics = {"loss": value_loss, "q_value": value.mean(), "td_error": jnp.abs(error).mean()}
         return grads, UpdateInfo(metrics, jnp.abs(error))
 
     def apply(state: LearnerState, grads: PyTree) -> LearnerState:
-        h = state.hypers
-        params, opt = optimise.update(config, h, state.progress, state.params, state.opt, grads)
-        step = state.step + 1
-        if config.target_every:
-            sync = step % config.target_every == 0
-            target = jax.tree.map(lambda t, p: jnp.where(sync, p, t), state.target, params)
-        else:
-            target = jax.tree.map(lambda t, p: t + h["target_rate"] * (p - t), state.target, params)
-        return state._replace(params=params, target=target, opt=opt, step=step)
+        params, opt = optimise.update(config, state.hypers, state.progress, state.params, state.opt, grads)
+        target = move_target(config, state, params)
+        return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
 
     def priority(actor_params: PyTree, batch: Batch) -> Array:
         # an actor has no target network: its own one stands in (Ape-X)
@@ -119,7 +145,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         error, _ = td_error(params, params, actor_params["gamma"], batch)
         return jnp.abs(error)
 
-    return Agent(
+    agent = Agent(
         data="transitions",
         batch_size=config.batch_size,
         window=config.n_step,
@@ -131,3 +157,4 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         apply=apply,
         priority=priority,
     )
+    return normalise.wrap(config.normalise, spec, agent)

@@ -17,6 +17,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from jaxrl_hpc.agents import normalise
+from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.actor import DeterministicActor
 from jaxrl_hpc.networks.critic import Critics
@@ -46,6 +48,7 @@ class Options(optimise.OptimiserConfig):
     noise_scale: float = traced(0.1, "its standard deviation per step, in half ranges of the action", ge=0)
     noise_theta: float = traced(0.15, "ou: part of the noise forgotten per step", gt=0, le=1)
     random_fraction: float = traced(0.0, "part of the run that begins with uniform actions", ge=0, le=1)
+    normalise: NormaliseConfig = NormaliseConfig()
 
 
 class Config(Options):
@@ -170,7 +173,7 @@ def make(config: Options, spec: EnvSpec, *, num_envs: int) -> Agent:
             params=params, target=when_due(moved, state.target), opt=opt, step=state.step + 1
         )
 
-    return Agent(
+    agent = Agent(
         data="transitions",
         batch_size=config.batch_size,
         window=config.n_step,
@@ -181,3 +184,4 @@ def make(config: Options, spec: EnvSpec, *, num_envs: int) -> Agent:
         gradient=gradient,
         apply=apply,
     )
+    return normalise.wrap(config.normalise, spec, agent)

@@ -1,9 +1,10 @@
-"""Heads on torsos: action values, plain or dueling (Wang et al. 2016)."""
+"""Heads on torsos: action values, plain or dueling (Wang et al. 2016), with or without memory."""
 
 from __future__ import annotations
 
 import flax.linen as nn
 
+from jaxrl_hpc.networks.recurrent import LSTM, Carry
 from jaxrl_hpc.types import Array
 
 
@@ -22,3 +23,23 @@ class QNetwork(nn.Module):
             return advantage
         value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(features)
         return value + advantage - advantage.mean(axis=-1, keepdims=True)
+
+
+class RecurrentQNetwork(nn.Module):
+    """Q(s_1 … s_t, .) = head(LSTM(torso(s_t)))."""
+
+    torso: nn.Module
+    width: int
+    head: QNetwork
+
+    @nn.compact
+    def __call__(self, x: Array, carry: Carry, starts: Array) -> tuple[Array, Carry]:
+        """Values [T, B, A] and the memory after every step, leaves [T, B, H].
+
+        Args:
+          x: [T, B, …].
+          carry: leaves [B, H], before the first step.
+          starts: [T, B] bool, true where the memory is cleared before the step.
+        """
+        memory = LSTM(self.width)(self.torso(x), carry, starts)
+        return self.head(memory.hidden), memory

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxrl_hpc.types import Array
 
 
-def huber(error: Array, delta: float = 1.0) -> Array:
+def huber(error: Array, delta: Array | float = 1.0) -> Array:
     """Quadratic within delta of zero, linear beyond: 0.5 e^2 or delta (|e| - delta/2)."""
     size = jnp.abs(error)
     inner = jnp.minimum(size, delta)

@@ -55,3 +55,26 @@ def take_step(window: PyTree, index: Array) -> PyTree:
         return jnp.take_along_axis(leaf, where, axis=0)[0]
 
     return jax.tree.map(pick, window)
+
+
+def sequence_returns(
+    reward: Array, discount: Array, last: Array, next_value: Array, gamma: Array, n_step: int
+) -> Array:
+    """n-step return of every step of a sequence, cut where its episode or the sequence ends.
+
+        G^1_t = r_t + gamma d_t V_t,   G^m_t = r_t + gamma d_t (V_t if last_t or t = T - 1 else G^{m-1}_{t+1})
+
+    Args:
+      reward, discount, last: [T, N].
+      next_value: [T, N], the value V_t of what step t led to.
+      gamma: scalar.
+    """
+    chex.assert_rank([reward, discount, last, next_value], 2)
+    chex.assert_equal_shape([reward, discount, last, next_value])
+    stop = last.at[-1].set(True)
+    value = next_value
+    for i in range(n_step):
+        total = reward + gamma * discount * value
+        if i + 1 < n_step:
+            value = jnp.where(stop, next_value, jnp.roll(total, -1, axis=0))
+    return total

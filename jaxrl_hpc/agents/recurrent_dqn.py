@@ -1,0 +1,160 @@
+"""Recurrent DQN: an LSTM learned from stored sequences (R2D2, Kapturowski et al. 2019).
+
+A sample is a sequence of burn_in + length consecutive steps of one environment copy, with the memory
+that the actor had before its first step. The present network replays the first burn_in steps without
+a gradient, to bring that memory up to date, and learns from the other steps:
+
+    y_t = sum_{i<k} gamma^i r_{t+i} + gamma^k d Q_target(m_{t+k-1}, s_{t+k}, argmax_a Q(m, s_{t+k}, a))
+
+k is n, or less where the episode or the sequence ends; memories are cleared where an episode ends. The
+value of what a step led to is one step of the LSTM from the memory after it, so that a truncated
+episode is bootstrapped from its own last observation. Priority of a sequence: eta max_t |e_t| +
+(1 - eta) mean_t |e_t|.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_hpc.agents import dqn, normalise
+from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.networks.heads import QNetwork, RecurrentQNetwork
+from jaxrl_hpc.networks.recurrent import Carry, initial_carry, starts_of
+from jaxrl_hpc.networks.torso import MLP, as_features, make_torso
+from jaxrl_hpc.ops import optimise
+from jaxrl_hpc.ops.losses import huber, select_action
+from jaxrl_hpc.ops.returns import sequence_returns
+from jaxrl_hpc.schema import static, traced
+from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, Transition, UpdateInfo
+
+
+class Config(dqn.Options):
+    """Recurrent DQN's settings."""
+
+    name: Literal["recurrent_dqn"] = "recurrent_dqn"
+    lstm: int = static(64, "width of the LSTM", ge=1)
+    burn_in: int = static(4, "steps that only bring the memory up to date", ge=0)
+    length: int = static(16, "steps of a sequence that are learned from", ge=1)
+    batch_size: int = static(32, "sequences per update", ge=1)
+    priority_mix: float = traced(0.9, "share of the largest error in a sequence's priority", ge=0, le=1)
+    normalise: NormaliseConfig = NormaliseConfig()
+
+
+def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
+    if spec.num_actions is None:
+        raise UserError(
+            f"agent 'recurrent_dqn' needs discrete actions; env {spec.name!r} has continuous ones: use a2c"
+        )
+    head = QNetwork(
+        MLP(config.network.hidden[-1:], config.network.activation), spec.num_actions, config.dueling
+    )
+    network = RecurrentQNetwork(make_torso(config.network, spec), config.lstm, head)
+
+    def look(params: PyTree, obs: Array, memory: Carry, starts: Array) -> tuple[Array, Carry]:
+        return network.apply(params, as_features(obs, spec, config.network.torso), memory, starts)  # type: ignore[return-value]
+
+    def init(key: Array, hypers: dict[str, Array]) -> LearnerState:
+        obs = as_features(jnp.zeros((1, 1, *spec.obs_shape), spec.obs_dtype), spec, config.network.torso)
+        params = network.init(key, obs, initial_carry(1, config.lstm), jnp.zeros((1, 1), bool))
+        target = jax.tree.map(jnp.copy, params)  # a buffer of its own: both are donated
+        opt = optimise.init(config, hypers, params)
+        return LearnerState(params, target, opt, hypers, (), jnp.int32(0), jnp.float32(0))
+
+    def actor(state: LearnerState) -> PyTree:
+        h = state.hypers
+        known = {"gamma": h["gamma"], "priority_mix": h["priority_mix"]}
+        return {"params": state.params, "explore": dqn.exploration(state), **known}
+
+    def carry(env_ids: Array) -> PyTree:
+        return {"memory": initial_carry(env_ids.shape[0], config.lstm), **dqn.identity(config, env_ids)}
+
+    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+        before = carry["memory"]
+        values, after = look(actor_params["params"], obs[None], before, jnp.zeros((1, obs.shape[0]), bool))
+        carry = carry | {"memory": jax.tree.map(lambda x: x[0], after)}
+        if greedy:
+            action = jnp.argmax(values[0], axis=-1).astype(jnp.int32)
+        else:
+            action = dqn.explore(config, num_envs, actor_params["explore"], carry, values[0], key)
+        return action, carry, {"memory": before}
+
+    def replayed(params: PyTree, data: Transition) -> tuple[Array, Carry]:
+        """Values [length, N, A] and memories of the steps learned from; no gradient through burn-in."""
+        memory: Carry = jax.tree.map(lambda x: x[0], data.extras["memory"])
+        starts, cut = starts_of(data.last), config.burn_in
+        if not cut:
+            return look(params, data.obs, memory, starts)
+        _, warm = look(jax.lax.stop_gradient(params), data.obs[:cut], memory, starts[:cut])
+        memory = jax.tree.map(lambda x: x[-1], warm)
+        return look(params, data.obs[cut:], memory, starts[cut:])
+
+    def next_values(params: PyTree, next_obs: Array, memory: Carry) -> Array:
+        """Q(s'_t, .) [length, N, A]: one step from every memory, all at once."""
+
+        def flat(x: Array) -> Array:
+            return x.reshape(-1, *x.shape[2:])
+
+        count = next_obs.shape[0] * next_obs.shape[1]
+        values, _ = look(
+            params, flat(next_obs)[None], jax.tree.map(flat, memory), jnp.zeros((1, count), bool)
+        )
+        return values.reshape(*next_obs.shape[:2], -1)
+
+    def td_error(params: PyTree, target: PyTree, gamma: Array, batch: Batch) -> tuple[Array, Array]:
+        data = batch.data
+        learned = jax.tree.map(lambda x: x[config.burn_in :], data._replace(extras=()))
+        values, memory = replayed(params, data)
+        next_target = next_values(target, learned.next_obs, replayed(target, data)[1])
+        chooser = next_target
+        if config.double:
+            chooser = next_values(*jax.lax.stop_gradient((params, learned.next_obs, memory)))
+        next_value = select_action(next_target, jnp.argmax(chooser, axis=-1))
+        goal = sequence_returns(
+            learned.reward, learned.discount, learned.last, next_value, gamma, config.n_step
+        )
+        value = select_action(values, learned.action)
+        return jax.lax.stop_gradient(goal) - value, value
+
+    def mixed(error: Array, mix: Array) -> Array:  # [length, N] -> [N]
+        size = jnp.abs(error)
+        return mix * size.max(axis=0) + (1.0 - mix) * size.mean(axis=0)
+
+    def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
+        del key
+        h = state.hypers
+
+        def loss(params: PyTree) -> tuple[Array, tuple[Array, Array]]:
+            error, value = td_error(params, state.target, h["gamma"], batch)
+            return jnp.mean(batch.weight * huber(error, h["huber_delta"]).mean(axis=0)), (error, value)
+
+        (value_loss, (error, value)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        metrics = {"loss": value_loss, "q_value": value.mean(), "td_error": jnp.abs(error).mean()}
+        return grads, UpdateInfo(metrics, mixed(error, h["priority_mix"]))
+
+    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+        params, opt = optimise.update(config, state.hypers, state.progress, state.params, state.opt, grads)
+        target = dqn.move_target(config, state, params)
+        return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
+
+    def priority(actor_params: PyTree, batch: Batch) -> Array:
+        params = actor_params["params"]
+        error, _ = td_error(params, params, actor_params["gamma"], batch)
+        return mixed(error, actor_params["priority_mix"])
+
+    agent = Agent(
+        data="transitions",
+        batch_size=config.batch_size,
+        window=config.burn_in + config.length,
+        init=init,
+        actor=actor,
+        carry=carry,
+        act=act,
+        gradient=gradient,
+        apply=apply,
+        priority=priority,
+    )
+    return normalise.wrap(config.normalise, spec, agent)
