@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jaxrl_hpc.agents import a2c, ddpg, dqn, ppo, recurrent_dqn, td3
+from jaxrl_hpc.agents import a2c, ddpg, dqn, dyna_q, ppo, recurrent_dqn, td3
 from jaxrl_hpc.envs import gymnax_bridge, probes
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, uniform
@@ -30,6 +30,7 @@ AGENTS: dict[str, Component] = {
     "a2c": _component(a2c),
     "ddpg": _component(ddpg),
     "dqn": _component(dqn),
+    "dyna_q": _component(dyna_q),
     "ppo": _component(ppo),
     "recurrent_dqn": _component(recurrent_dqn),
     "td3": _component(td3),

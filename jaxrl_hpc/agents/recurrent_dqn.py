@@ -65,9 +65,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return LearnerState(params, target, opt, hypers, (), jnp.int32(0), jnp.float32(0))
 
     def actor(state: LearnerState) -> PyTree:
-        h = state.hypers
-        known = {"gamma": h["gamma"], "priority_mix": h["priority_mix"]}
-        return {"params": state.params, "explore": dqn.exploration(state), **known}
+        return {"params": state.params, "explore": dqn.exploration(state)}
 
     def carry(env_ids: Array) -> PyTree:
         return {"memory": initial_carry(env_ids.shape[0], config.lstm), **dqn.identity(config, env_ids)}
@@ -104,8 +102,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         )
         return values.reshape(*next_obs.shape[:2], -1)
 
-    def td_error(params: PyTree, target: PyTree, gamma: Array, batch: Batch) -> tuple[Array, Array]:
-        data = batch.data
+    def td_error(params: PyTree, target: PyTree, gamma: Array, data: Transition) -> tuple[Array, Array]:
         learned = jax.tree.map(lambda x: x[config.burn_in :], data._replace(extras=()))
         values, memory = replayed(params, data)
         next_target = next_values(target, learned.next_obs, replayed(target, data)[1])
@@ -128,7 +125,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         h = state.hypers
 
         def loss(params: PyTree) -> tuple[Array, tuple[Array, Array]]:
-            error, value = td_error(params, state.target, h["gamma"], batch)
+            error, value = td_error(params, state.target, h["gamma"], batch.data)
             return jnp.mean(batch.weight * huber(error, h["huber_delta"]).mean(axis=0)), (error, value)
 
         (value_loss, (error, value)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
@@ -140,11 +137,6 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         target = dqn.move_target(config, state, params)
         return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
 
-    def priority(actor_params: PyTree, batch: Batch) -> Array:
-        params = actor_params["params"]
-        error, _ = td_error(params, params, actor_params["gamma"], batch)
-        return mixed(error, actor_params["priority_mix"])
-
     agent = Agent(
         data="transitions",
         batch_size=config.batch_size,
@@ -155,6 +147,5 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         act=act,
         gradient=gradient,
         apply=apply,
-        priority=priority,
     )
     return normalise.wrap(config.normalise, spec, agent)

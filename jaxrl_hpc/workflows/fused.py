@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc import rollout
+from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.rollout import Episodes, RolloutState
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Agent, Array, Env, LearnerState, Metrics, PyTree, Replay, Transition, Workflow
@@ -29,6 +30,7 @@ class Config(Schema):
     unroll_length: int = static(1, "steps of every copy per iteration", ge=1)
     updates_per_iteration: int = static(1, "replay samples learned from per iteration", ge=1)
     actor_lag: int = static(0, "act with parameters this many updates old", ge=0, le=10_000)
+    actor_priorities: bool = static(False, "actors rate what they add to the replay, instead of the maximum")
 
 
 class State(NamedTuple):
@@ -48,6 +50,10 @@ def _zeros_like_shape(shape: PyTree) -> PyTree:
 
 
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    if config.actor_priorities and (replay is None or agent.priority is None):
+        raise UserError(
+            "workflow.actor_priorities: this agent's actors cannot rate their steps; set it to false"
+        )
     steps_per_iteration = config.num_envs * config.unroll_length
     warmup_iterations = -(-replay.min_steps // steps_per_iteration) if replay else 0
 
@@ -81,14 +87,18 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
 
     def gather(state: State) -> tuple[State, Transition, Episodes]:
         """Unroll, update running statistics and the replay."""
+        actor_params = acting_params(state)
         copies, trajectory, ended = rollout.unroll(
-            env, agent, acting_params(state), state.rollout, config.unroll_length
+            env, agent, actor_params, state.rollout, config.unroll_length
         )
         env_steps = state.env_steps + steps_per_iteration
         learner = state.learner._replace(progress=env_steps.astype(jnp.float32) / total_env_steps)
         if agent.moments is not None and agent.observe is not None:
             learner = agent.observe(learner, agent.moments(learner, trajectory))
-        memory = replay.add(state.replay, trajectory, None) if replay else ()
+        priority = None
+        if config.actor_priorities:
+            priority = learning.initial_priorities(agent, actor_params, trajectory)
+        memory = replay.add(state.replay, trajectory, priority) if replay else ()
         iteration = state.iteration + 1
         state = state._replace(
             learner=learner, replay=memory, rollout=copies, iteration=iteration, env_steps=env_steps

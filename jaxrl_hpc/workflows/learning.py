@@ -48,3 +48,19 @@ def learn_from_replay(
     batch = replay.sample(memory, sample_key, state.progress)
     state, metrics, priority = learn(agent, state, batch, learn_key)
     return state, replay.prioritise(memory, batch.index, priority), metrics
+
+
+def initial_priorities(agent: Agent, actor_params: PyTree, trajectory: Transition) -> Array:
+    """Priorities [T, B] of the windows that start in an unroll, as its actor rates them (Ape-X).
+
+    A window that reaches beyond the unroll is rated by the part that is there, bootstrapped at its end.
+    """
+    assert agent.priority is not None
+    length, copies = trajectory.last.shape
+    ended = trajectory._replace(last=trajectory.last.at[-1].set(True))
+    steps = jnp.arange(agent.window)[:, None] + jnp.arange(length)[None, :]  # [n, T]
+    steps = jnp.minimum(steps, length - 1)
+    windows = jax.tree.map(lambda x: x[steps].reshape(agent.window, length * copies, *x.shape[2:]), ended)
+    weight = jnp.ones(length * copies, jnp.float32)
+    batch = Batch(windows, weight, jnp.arange(length * copies, dtype=jnp.int32))
+    return agent.priority(actor_params, batch).reshape(length, copies)

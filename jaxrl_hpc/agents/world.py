@@ -1,0 +1,108 @@
+"""A learned world for planning: standardisation, loss, simulation, and its error on what is new.
+
+The model predicts standardised changes of the state and rewards. Its statistics and its error grow
+from fresh steps, before these are learned from, so the error is that of a prediction, not of a fit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_hpc.networks.world_model import Prediction, WorldModel
+from jaxrl_hpc.ops import running
+from jaxrl_hpc.types import Array, PyTree, Transition
+
+ERROR_MEMORY = 0.99  # of the running error, per unroll
+
+
+class Knowledge(NamedTuple):
+    """What is known apart from the model's parameters."""
+
+    state: running.Statistics  # [D]
+    change: running.Statistics  # [D]
+    reward: running.Statistics  # []
+    error: Array  # [] running mean squared error of standardised changes and rewards, of new steps
+    mistaken: Array  # [] running share of new steps whose termination was predicted wrongly
+
+
+class Fresh(NamedTuple):
+    """What an unroll adds; the sum over shards belongs to all of them."""
+
+    state: running.Sums
+    change: running.Sums
+    reward: running.Sums
+    error: Array  # [] summed over steps
+    mistaken: Array  # [] summed over steps
+
+
+def unknown(size: int) -> Knowledge:
+    one, many = running.empty(()), running.empty((size,))
+    return Knowledge(many, many, one, jnp.float32(1), jnp.float32(1))
+
+
+def _spread(statistics: running.Statistics) -> Array:
+    return jnp.sqrt(running.variance(statistics)) + 1e-3  # constant parts must not be blown up
+
+
+def _standard(statistics: running.Statistics, x: Array) -> Array:
+    return (x - statistics.mean) / _spread(statistics)
+
+
+def predict(model: WorldModel, params: PyTree, known: Knowledge, state: Array, action: Array) -> Prediction:
+    """Of standardised change and reward, for states [N, D] and one-hot actions [N, A]."""
+    return model.apply(params, _standard(known.state, state), action)  # type: ignore[return-value]
+
+
+def errors(known: Knowledge, found: Prediction, state: Array, step: Transition) -> tuple[Array, Array]:
+    """Squared errors and cross entropies of termination, [members, N] each; `step` has axes [N]."""
+    change = step.next_obs.reshape(state.shape) - state
+    square = jnp.square(found.change - _standard(known.change, change)).mean(axis=-1)
+    square = square + jnp.square(found.reward - _standard(known.reward, step.reward))
+    end = jnp.broadcast_to(1.0 - step.discount, found.end.shape)
+    return square, optax.sigmoid_binary_cross_entropy(found.end, end)
+
+
+def simulate(known: Knowledge, found: Prediction, state: Array, key: Array) -> tuple[Array, Array, Array]:
+    """Next states [N, D], rewards [N] and terminations [N] by a random member each. Consumes key."""
+    member = jax.random.randint(key, (state.shape[0],), 0, found.reward.shape[0])
+
+    def pick(x: Array) -> Array:
+        return x[member, jnp.arange(state.shape[0])]
+
+    change = known.change.mean + pick(found.change) * _spread(known.change)
+    reward = known.reward.mean + pick(found.reward) * _spread(known.reward)
+    return state + change, reward, pick(found.end) > 0
+
+
+def fresh(model: WorldModel, params: PyTree, known: Knowledge, steps: Transition, actions: int) -> Fresh:
+    """What an unroll [T, B] of new steps teaches before it is learned from."""
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps._replace(extras=()))
+    state = flat.obs.reshape(flat.reward.shape[0], -1)
+    change = flat.next_obs.reshape(state.shape) - state
+    found = predict(model, params, known, state, jax.nn.one_hot(flat.action, actions))
+    square, _ = errors(known, found, state, flat)
+    wrong = (found.end > 0) != (flat.discount < 0.5)
+    return Fresh(
+        running.sums(known.state, state),
+        running.sums(known.change, change),
+        running.sums(known.reward, flat.reward),
+        square.mean(axis=0).sum(),
+        wrong.astype(jnp.float32).mean(axis=0).sum(),
+    )
+
+
+def learn(known: Knowledge, new: Fresh) -> Knowledge:
+    """Knowledge with the steps of `fresh` in it."""
+    count = jnp.maximum(new.state.count, 1.0)
+    keep = ERROR_MEMORY
+    return Knowledge(
+        running.merge(known.state, new.state),
+        running.merge(known.change, new.change),
+        running.merge(known.reward, new.reward),
+        keep * known.error + (1 - keep) * new.error / count,
+        keep * known.mistaken + (1 - keep) * new.mistaken / count,
+    )
