@@ -21,7 +21,7 @@ def load_run(run_dir: str | Path, episodes: int = 1) -> tuple[configs.Config, Fl
     config = configs.from_dict(run.read_config())
     lanes = lanes_of(config)
     machine.prepare(config, len(lanes))
-    fleet = make_fleet(config, build(config), lanes, (episodes,))
+    fleet = make_fleet(config, build(config), lanes, episodes)
     shapes = [fleet.state_shape()] * len(fleet.groups)
     _, states, _ = Checkpointer(run.checkpoints).restore(shapes)
     fleet.load(states)
@@ -32,8 +32,8 @@ def evaluate_run(run_dir: str | Path, episodes: int, seed: int = 1) -> dict[str,
     """Returns of greedy episodes, per seed and over seeds. `seed` picks the start states."""
     config, fleet = load_run(run_dir, episodes)
     fleet.compile(training=False)
-    # training evaluates with iterations as ids; ids below zero are never used there
-    results = fleet.per_lane(fleet.evaluate(episodes, -seed))
+    # training evaluates with iterations and -1 as ids: others below that are never used there
+    results = fleet.evaluate_many(episodes, -1 - seed)
     per_lane = [describe(fleet.parts, e) for e in results]
     env: Any = config.env
     return {

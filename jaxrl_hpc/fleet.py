@@ -19,6 +19,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxrl_hpc import rollout
 from jaxrl_hpc.build import Hypers, Parts
+from jaxrl_hpc.machine import available_cores
 from jaxrl_hpc.types import Array, LearnerState, PyTree
 
 TRAIN_STREAM, EVAL_STREAM = 0, 1
@@ -59,9 +60,7 @@ class Group(NamedTuple):
 class Fleet:
     """Lanes on devices. Calls return at once; results are fetched when they are looked at."""
 
-    def __init__(
-        self, parts: Parts, lanes: Sequence[Lane], mode: str, episodes: Sequence[int], devices: Sequence[Any]
-    ):
+    def __init__(self, parts: Parts, lanes: Sequence[Lane], mode: str, episodes: int, devices: Sequence[Any]):
         self.parts, self.lanes = parts, tuple(lanes)
         self.stacked = mode == "vmap"
         everything = tuple(range(len(lanes)))
@@ -75,19 +74,17 @@ class Fleet:
         self._init = Program("init", over(flow.init))
         self._warmup = Program("warmup", over(flow.warmup), donate=True) if flow.warmup else None
         self._step = Program("step", over(flow.step, in_axes=(0, None)), donate=True)
-        self._evaluate = {
-            count: Program(f"evaluate {count}", over(self._evaluation(count), in_axes=(0, 0, None)))
-            for count in set(episodes)
-        }
+        self.episodes = episodes  # of one evaluation program
+        self._evaluate = Program("evaluate", over(self._evaluation(), in_axes=(0, 0, None, None)))
         self.compile_seconds = 0.0
         self.states: list[PyTree] = []
 
-    def _evaluation(self, episodes: int) -> Callable[..., rollout.Evaluation]:
+    def _evaluation(self) -> Callable[..., rollout.Evaluation]:
         parts = self.parts
 
-        def run(learner: LearnerState, key: Array, iteration: Array) -> rollout.Evaluation:
-            key = jax.random.fold_in(key, iteration)
-            return rollout.evaluate(parts.env, parts.agent, parts.agent.actor(learner), key, episodes)
+        def run(learner: LearnerState, key: Array, iteration: Array, part: Array) -> rollout.Evaluation:
+            key = jax.random.fold_in(jax.random.fold_in(key, iteration), part)
+            return rollout.evaluate(parts.env, parts.agent, parts.agent.actor(learner), key, self.episodes)
 
         return run
 
@@ -111,25 +108,23 @@ class Fleet:
         return jax.eval_shape(self._init.jitted, keys, hypers)
 
     def compile(self, training: bool = True) -> None:
-        """Compile every program (or only evaluation) for every device in use, devices at the same time."""
+        """Compile every program (or only evaluation) for every device in use, all at the same time."""
         start = time.perf_counter()
         state = self.state_shape()
         keys, hypers = jax.eval_shape(lambda: self._arguments(self.groups[0]))
         learner = jax.eval_shape(self.parts.workflow.learner, state)
         number = jax.ShapeDtypeStruct((), jnp.int32)
-
-        def on_device(device: Any) -> None:
-            if training:
-                self._init.compile(device, keys, hypers)
-                self._step.compile(device, state, number)
-            if training and self._warmup:
-                self._warmup.compile(device, state)
-            for program in self._evaluate.values():
-                program.compile(device, learner, keys, number)
-
-        devices = list(dict.fromkeys(group.device for group in self.groups))
-        with ThreadPoolExecutor(len(devices)) as pool:
-            list(pool.map(on_device, devices))
+        programs: list[tuple[Program, tuple[PyTree, ...]]]
+        programs = [(self._evaluate, (learner, keys, number, number))]
+        if training:
+            programs += [(self._step, (state, number)), (self._init, (keys, hypers))]
+        if training and self._warmup:
+            programs.append((self._warmup, (state,)))
+        devices = dict.fromkeys(group.device for group in self.groups)
+        with ThreadPoolExecutor(available_cores()) as pool:
+            jobs = [pool.submit(p.compile, d, *shapes) for d in devices for p, shapes in programs]
+            for job in jobs:
+                job.result()
         self.compile_seconds += time.perf_counter() - start
 
     def initialise(self) -> None:
@@ -156,15 +151,24 @@ class Fleet:
             metrics.append(values)
         return metrics
 
-    def evaluate(self, episodes: int, iteration: int) -> list[rollout.Evaluation]:
-        """Greedy episodes with every lane's present parameters; per group, not yet waited for."""
+    def evaluate(self, iteration: int, part: int = 0) -> list[rollout.Evaluation]:
+        """Greedy episodes with every lane's present parameters; per group, not yet waited for.
+
+        (iteration, part) picks the start states.
+        """
         results = []
         for state, group in zip(self.states, self.groups, strict=True):
-            keys = jax.device_put(self._stream(self._arguments(group)[0], EVAL_STREAM), group.device)
-            count = jax.device_put(np.int32(iteration), group.device)
+            keys = self._stream(self._arguments(group)[0], EVAL_STREAM)
+            placed = jax.device_put((keys, np.int32(iteration), np.int32(part)), group.device)
             learner = self.parts.workflow.learner(state)
-            results.append(self._evaluate[episodes](group.device, learner, keys, count))
+            results.append(self._evaluate(group.device, learner, *placed))
         return results
+
+    def evaluate_many(self, episodes: int, iteration: int) -> list[rollout.Evaluation]:
+        """At least `episodes` episodes per lane, as many programs of fewer; waits for them."""
+        parts = -(-episodes // self.episodes)
+        results = [self.per_lane(self.evaluate(iteration, part)) for part in range(parts)]
+        return [jax.tree.map(lambda *x: np.concatenate(x), *lane) for lane in zip(*results, strict=True)]
 
     def per_lane(self, results: Sequence[PyTree]) -> list[PyTree]:
         """Group results as one host pytree per lane."""

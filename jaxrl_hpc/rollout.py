@@ -127,7 +127,7 @@ def evaluate(
     state = start(env, agent, key, jnp.arange(num_episodes, dtype=jnp.int32))
     zeros = jnp.zeros(num_episodes, jnp.float32)
     alive = jnp.ones(num_episodes, bool)
-    info = {name: zeros for name in env.spec.info_keys}
+    info = dict.fromkeys(env.spec.info_keys, zeros)
 
     def going(loop):
         step, _, _, _, alive, _ = loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from types import FrameType
 from typing import Any
@@ -20,10 +21,8 @@ class StopSignals:
         self.received = signal.Signals(number).name
 
     def __enter__(self) -> StopSignals:
-        try:
+        with contextlib.suppress(ValueError):  # not the main thread: signals are somebody else's
             self._old = {number: signal.signal(number, self._note) for number in self.names}
-        except ValueError:
-            pass  # not the main thread (a notebook, a test): signals are somebody else's
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -39,9 +39,7 @@ def lanes_of(config: Config) -> list[Lane]:
     return [Lane(config.run.seed + i, hypers_of(config)) for i in range(config.run.seeds)]
 
 
-def make_fleet(
-    config: Config, parts: Parts, lanes: Sequence[Lane], episodes: Sequence[int] | None = None
-) -> Fleet:
+def make_fleet(config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int | None = None) -> Fleet:
     """Lanes on this machine's devices, as the config wants them."""
     mode = config.run.seeds_mode
     if mode == "auto":
@@ -49,8 +47,7 @@ def make_fleet(
     devices = jax.local_devices()
     if jax.default_backend() == "cpu":
         devices = devices[: machine.executors_for(config, len(lanes))]
-    run = config.run
-    return Fleet(parts, lanes, mode, episodes or (run.eval_episodes, run.final_eval_episodes), devices)
+    return Fleet(parts, lanes, mode, episodes or config.run.eval_episodes, devices)
 
 
 def check_memory(fleet: Fleet) -> int:
@@ -124,7 +121,6 @@ def train(
         for writer in trainer.writers:
             writer.close()
         if not finished:
-            say(
-                f"{stop.received}: saved at {trainer.env_steps:,} steps; continue with --resume --run-dir {run.path}"
-            )
+            done = f"{stop.received}: saved at {trainer.env_steps:,} steps"
+            say(f"{done}; continue with the same command and --resume (run directory {run.path})")
         return Outcome(finished, summary)

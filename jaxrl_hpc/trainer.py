@@ -27,6 +27,8 @@ from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.signals import StopSignals
 
+FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
+
 
 class Schedule(NamedTuple):
     """The run in iterations after the warm-up."""
@@ -162,7 +164,7 @@ class Trainer:
             self.iterations += count
             evaluation = None
             if schedule.evaluate_every and self.iterations % schedule.evaluate_every == 0:
-                evaluation = self.fleet.evaluate(run.eval_episodes, self.iterations)
+                evaluation = self.fleet.evaluate(self.iterations)
             self.digest()  # of the chunk before, while the device computes this one
             self.pending = (self.iterations, metrics, evaluation)
             if time.perf_counter() - last_save > run.checkpoint_seconds:
@@ -173,8 +175,8 @@ class Trainer:
 
     def finish(self) -> dict[str, Any]:
         """Final evaluation, checkpoint and summary."""
-        run = self.config.run
-        final = self.fleet.per_lane(self.fleet.evaluate(run.final_eval_episodes, self.schedule.total))
+        episodes = self.config.run.final_eval_episodes
+        final = self.fleet.evaluate_many(episodes, FINAL_EVALUATION)
         wall = self.wall_seconds
         self.save()
         summary = self.summarise(final, wall)

@@ -52,7 +52,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     named = next((a for a in arguments if not a.startswith("-")), None)
-    args = make_parser(named if named in COMMANDS else None).parse_args(arguments)
+    parser = make_parser(named if named in COMMANDS else None)
+    args, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(args, "overrides") or any(a.startswith("-") or "=" not in a for a in rest)):
+        parser.error(f"unrecognised arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides += rest  # key=value after an option, which argparse does not take
     try:
         return args.run(args)
     except UserError as error:
