@@ -13,6 +13,7 @@ the moment its first step is overwritten.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import chex
@@ -21,13 +22,15 @@ from flax import struct
 
 from jaxrl_hpc.replay import storage, sum_tree
 from jaxrl_hpc.replay.geometry import Geometry, geometry
+from jaxrl_hpc.replay.kernels import Kernel, operations
 from jaxrl_hpc.schema import Schema, static, traced
-from jaxrl_hpc.types import Array, Batch, Replay, Ring, Transition
+from jaxrl_hpc.types import Array, Batch, Replay, Transition
 
 
 class Config(Schema):
     """Settings of the prioritised replay."""
 
+    name: Literal["prioritised"] = "prioritised"
     capacity: int = static(65_536, "transitions kept; rounded up to whole unrolls", ge=2)
     min_size: int = static(1_000, "windows stored before learning starts", ge=1)
     alpha: float = traced(0.6, "exponent of priorities: 0 is uniform", ge=0.0, le=1.0)
@@ -36,16 +39,27 @@ class Config(Schema):
     epsilon: float = traced(1e-6, "added to every priority, so that none is lost", gt=0.0)
     fanout: Literal[2, 4, 8, 16, 32, 64] = static(8, "children per node of the sum tree")
     sampling: Literal["stratified", "independent"] = static("stratified", "one draw per equal part, or free")
+    kernel: Kernel = static("auto", "the sum tree's implementation; auto: compiled on CPU, else pure JAX")
+    store_next: storage.StoreNext = static("auto", "next observations: in the row or by index")
+    final_capacity: int = static(0, "final observations kept when by index; 0: a sixteenth", ge=0)
+
+
+@struct.dataclass
+class Pending:
+    """Windows that have begun and are not complete: those of the last n - 1 steps."""
+
+    priority: Array  # [n - 1, B] priority^alpha given for them; 0: the highest when complete
+    last: Array  # [n - 1, B] whether an episode ended there
 
 
 @struct.dataclass
 class State:
     """The memory."""
 
-    ring: Ring  # packed transitions [slots, B, …]
-    tree: Array  # [tree size] sums of priorities^alpha by window index
+    memory: storage.Memory
+    tree: Array  # [tree size] sums of priority^alpha by window index
     highest: Array  # [] the largest priority^alpha so far
-    pending: Array  # [span - 1, B] priority^alpha of windows not yet complete; 0: the highest then
+    pending: Pending
     hypers: dict[str, Array]  # alpha, beta_start, beta_end, epsilon
 
 
@@ -58,50 +72,57 @@ def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batc
         window=window,
         batch_size=batch_size,
     )
+    return build(config, sizes, stride=1, within=False)
+
+
+def build(config: Config, sizes: Geometry, *, stride: int, within: bool) -> Replay:
+    """Windows that start at multiples of `stride` steps and, if `within`, lie inside one episode."""
+    store = storage.storage(sizes, config.store_next, config.final_capacity)
     shape = sum_tree.layout(sizes.capacity, config.fanout)
-    stratified = config.sampling == "stratified"
-    rows: list[storage.Packing] = []  # known from the first example on
+    tree_op = operations(
+        shape, config.kernel, number=sizes.batch_size, stratified=config.sampling == "stratified"
+    )
 
     def init(example: Transition, hypers: dict[str, Array]) -> State:
-        rows[:] = [storage.packing(example)]
+        begun = (sizes.window - 1, sizes.num_envs)
         return State(
-            ring=storage.empty(rows[0], sizes.slots, num_envs),
+            memory=storage.init(store, example),
             tree=sum_tree.empty(shape),
             highest=jnp.ones((), jnp.float32),
-            pending=jnp.zeros((sizes.span - 1, num_envs), jnp.float32),
+            pending=Pending(priority=jnp.zeros(begun, jnp.float32), last=jnp.zeros(begun, bool)),
             hypers=dict(hypers),
         )
 
     def add(state: State, unroll: Transition, priority: Array | None = None) -> State:
-        given = jnp.zeros((unroll_length, num_envs), jnp.float32)
+        given = jnp.zeros((sizes.unroll_length, sizes.num_envs), jnp.float32)
         if priority is not None:
-            chex.assert_shape(priority, (unroll_length, num_envs))
+            chex.assert_shape(priority, given.shape)
             given = scaled(priority, state.hypers)
         highest = jnp.maximum(state.highest, given.max())
-        waiting = jnp.concatenate([state.pending, given])
-        first, values = completed(sizes, state.ring.written, jnp.where(waiting > 0, waiting, highest))
-        return state.replace(
-            ring=storage.write(rows[0], state.ring, unroll),
-            tree=sum_tree.assign(shape, state.tree, first * num_envs, values.reshape(-1)),
-            highest=highest,
-            pending=waiting[unroll_length:],
-        )
+        waiting = jnp.concatenate([state.pending.priority, given])
+        last = jnp.concatenate([state.pending.last, unroll.last])
+        complete = completed(sizes, state.memory.ring.written, last, stride, within)
+        values = jnp.where(complete, jnp.where(waiting > 0, waiting, highest), 0.0)
+        first = (state.memory.ring.written - (sizes.window - 1)) % sizes.slots
+        memory, lost = storage.add(store, state.memory, unroll)
+        tree = tree_op.assign(state.tree, first * sizes.num_envs, values.reshape(-1))
+        if lost is not None:
+            tree = tree_op.update(tree, lost, jnp.zeros(lost.shape, jnp.float32))
+        pending = Pending(priority=waiting[sizes.unroll_length :], last=last[sizes.unroll_length :])
+        return dataclasses.replace(state, memory=memory, tree=tree, highest=highest, pending=pending)
 
     def sample(state: State, key: Array, progress: Array) -> Batch:
-        words = sum_tree.draw(key, batch_size, stratified)
-        index, mass = sum_tree.find(shape, state.tree, words)
-        data = storage.read(rows[0], state.ring, index // num_envs, index % num_envs, window)
+        index, mass = tree_op.sample(state.tree, sum_tree.seed(key))
+        data = storage.read(store, state.memory, index)
         return Batch(data=data, weight=weights(mass, state.hypers, progress), index=index)
 
     def prioritise(state: State, index: Array, priority: Array) -> State:
         values = scaled(priority, state.hypers)
-        return state.replace(
-            tree=sum_tree.update(shape, state.tree, index, values),
-            highest=jnp.maximum(state.highest, values.max()),
-        )
+        highest = jnp.maximum(state.highest, values.max())
+        return dataclasses.replace(state, tree=tree_op.update(state.tree, index, values), highest=highest)
 
     def ready(state: State) -> Array:
-        return state.ring.written >= sizes.ready_slots
+        return state.memory.ring.written >= sizes.ready_slots
 
     return Replay(init, add, sample, prioritise, ready, sizes.min_steps)
 
@@ -120,15 +141,18 @@ def weights(mass: Array, hypers: dict[str, Array], progress: Array) -> Array:
     return jnp.where(drawn, ratio**beta, 0.0)
 
 
-def completed(sizes: Geometry, written: Array, waiting: Array) -> tuple[Array, Array]:
-    """What an add of T steps changes: (first slot, priorities [span - 1 + T, B] from there on).
+def completed(sizes: Geometry, written: Array, last: Array, stride: int, within: bool) -> Array:
+    """Which windows can be sampled after an add of T steps: [n - 1 + T, B], from the last n - 1 starts on.
 
-    waiting [span - 1 + T, B] holds the priorities of the windows that start in the last span - 1 slots
-    and in the T new ones. The first T of them are complete now, unless they start before the beginning
-    of time; the others, which start in overwritten slots, get zero until they are.
+    The first T of them are complete now, unless they start before the beginning of time or are not
+    wanted; the others begin in slots that were overwritten and are not complete yet.
     """
-    offset = jnp.arange(waiting.shape[0], dtype=jnp.int32)
-    start = written - (sizes.span - 1) + offset
-    complete = (start >= 0) & (offset < sizes.unroll_length)
-    first = (written - (sizes.span - 1)) % sizes.slots
-    return first, jnp.where(complete[:, None], waiting, 0.0)
+    offset = jnp.arange(last.shape[0], dtype=jnp.int32)
+    start = written - (sizes.window - 1) + offset
+    complete = (start >= 0) & (offset < sizes.unroll_length) & (start % stride == 0)
+    if not within or sizes.window == 1:
+        return jnp.broadcast_to(complete[:, None], last.shape)
+    ends = jnp.concatenate([jnp.zeros((1, sizes.num_envs), jnp.int32), jnp.cumsum(last, 0, jnp.int32)])
+    ends = jnp.pad(ends, ((0, sizes.window), (0, 0)), mode="edge")
+    inside = ends[offset + sizes.window - 1] == ends[offset]  # no end before the window's last step
+    return complete[:, None] & inside

@@ -1,121 +1,147 @@
-"""How transitions lie in memory: one row of 4-byte words and one row of bytes per time step and copy.
+"""Where transitions lie: a ring of packed rows, and next observations without storing them twice.
 
-All numbers of a transition that have four or eight bytes are packed side by side into `words`
-[slots, B, W]; narrower ones (uint8 frames, flags, halves) into `bytes` [slots, B, Wb], in their own
-width. A sample then reads one or two contiguous rows instead of one piece of every leaf, which is what
-memory is good at. Packing is a bit cast: values come back exactly.
+One slot is one time step of all B copies. An unroll of T steps is one contiguous block, which never wraps
+because the number of slots is a multiple of T. Consecutive unrolls continue each other copy by copy.
 
-One slot is one time step of all B copies, and an unroll of T steps is written as one contiguous block,
-which never wraps because the number of slots is a multiple of T.
+Small next observations are stored in the row. Large ones are found by index: the next observation of a
+step is the observation of the step after it, except
+
+- at an episode's end, where it is the observation before the reset: kept in a side ring of F rows;
+- at the newest step, whose successor has not been written: kept in `tail`, one row per copy.
+
+When the side ring comes round, a step whose final observation is overwritten cannot be sampled any more.
+`add` reports the windows that this ends (`lost`), and `valid_from` is the first step after all of them.
 """
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+import dataclasses
+from typing import Literal, NamedTuple
 
 import chex
-import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
+from flax import struct
 
-from jaxrl_hpc.types import Array, PyTree, Ring
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.replay import rows
+from jaxrl_hpc.replay.geometry import Geometry
+from jaxrl_hpc.types import Array, Ring, Transition
 
-
-class Field(NamedTuple):
-    """Where one leaf lies in its row."""
-
-    lane: str  # "words" or "bytes"
-    start: int
-    width: int  # in units of the lane
-    shape: tuple[int, ...]
-    dtype: np.dtype
+StoreNext = Literal["auto", "always", "by_index"]
+LARGE_OBSERVATION = 1024  # bytes from which `auto` finds next observations by index
 
 
-class Packing(NamedTuple):
-    """The layout of a row for one kind of tree. Static."""
+class Plan(NamedTuple):
+    """How the rows of one run are laid out. Static and hashable."""
 
-    fields: tuple[Field, ...]
-    treedef: jax.tree_util.PyTreeDef
-    widths: tuple[tuple[str, int], ...]  # lane -> units per row, lanes in use only
-
-
-_LANES = {"words": np.dtype(np.uint32), "bytes": np.dtype(np.uint8)}
+    steps: rows.Packing  # of a transition, or of (transition without next_obs, ticket)
+    finals: rows.Packing | None  # of a next observation; None where it is stored in the row
 
 
-def packing(example: PyTree) -> Packing:
-    """The layout for trees whose leaves look like those of `example` (no leading axes)."""
-    leaves, treedef = jax.tree.flatten(example)
-    widths = {"words": 0, "bytes": 0}
-    fields = []
-    for leaf in leaves:
-        shape, dtype = tuple(np.shape(leaf)), np.dtype(jnp.result_type(leaf))
-        lane = "words" if dtype.itemsize >= 4 else "bytes"
-        width = math.prod(shape) * dtype.itemsize // _LANES[lane].itemsize
-        fields.append(Field(lane, widths[lane], width, shape, dtype))
-        widths[lane] += width
-    return Packing(tuple(fields), treedef, tuple((k, v) for k, v in widths.items() if v > 0))
+@struct.dataclass
+class Memory:
+    """All that was stored."""
+
+    ring: Ring  # lanes [slots, B, width]
+    finals: Ring | None  # lanes [F, width] and "time" [F], "copy" [F] of the step each belongs to
+    tail: dict[str, Array] | None  # lanes [B, width]: the newest steps' next observations
+    valid_from: Array  # [] int32 time of the first step whose window is whole for sure
+    plan: Plan = struct.field(pytree_node=False)
 
 
-def pack(rows: Packing, tree: PyTree) -> dict[str, Array]:
-    """Leaves [*lead, …] -> {lane: [*lead, width]}."""
-    pieces: dict[str, list[Array]] = {lane: [] for lane, _ in rows.widths}
-    for field, leaf in zip(rows.fields, rows.treedef.flatten_up_to(tree), strict=True):
-        if field.width == 0:
-            continue
-        lead = leaf.shape[: leaf.ndim - len(field.shape)]
-        chex.assert_shape(leaf, (*lead, *field.shape))
-        leaf = leaf.astype(field.dtype)
-        if field.dtype == np.bool_:
-            leaf = leaf.astype(jnp.uint8)
-        units = lax.bitcast_convert_type(leaf, _LANES[field.lane])
-        pieces[field.lane].append(units.reshape(*lead, field.width))
-    return {lane: jnp.concatenate(parts, axis=-1) for lane, parts in pieces.items()}
+class Storage(NamedTuple):
+    """The static side: sizes and rules."""
+
+    sizes: Geometry
+    store_next: StoreNext
+    final_rows: int  # F
 
 
-def unpack(rows: Packing, lanes: dict[str, Array]) -> PyTree:
-    """{lane: [*lead, width]} -> leaves [*lead, …]; the inverse of `pack`."""
-    lead = next(iter(lanes.values())).shape[:-1]
-    leaves = []
-    for field in rows.fields:
-        if field.width == 0:
-            leaves.append(jnp.zeros((*lead, *field.shape), field.dtype))
-            continue
-        units = lax.slice_in_dim(lanes[field.lane], field.start, field.start + field.width, axis=-1)
-        if field.dtype == np.bool_:
-            leaves.append(units.reshape(*lead, *field.shape) != 0)
-            continue
-        ratio = field.dtype.itemsize // _LANES[field.lane].itemsize
-        units = units.reshape(*lead, *field.shape, *([ratio] if ratio > 1 else []))
-        leaves.append(lax.bitcast_convert_type(units, field.dtype))
-    return rows.treedef.unflatten(leaves)
+def storage(sizes: Geometry, store_next: StoreNext, final_capacity: int) -> Storage:
+    """final_capacity 0: a sixteenth of the capacity, and enough for the newest windows in any case."""
+    least = (sizes.window + sizes.unroll_length) * sizes.num_envs
+    if 0 < final_capacity < least:
+        raise UserError(f"replay.final_capacity is {final_capacity}: it must be 0 or at least {least}")
+    return Storage(sizes, store_next, final_capacity or max(sizes.capacity // 16, least))
 
 
-def empty(rows: Packing, slots: int, num_envs: int) -> Ring:
-    """A ring with nothing written."""
-    data = {lane: jnp.zeros((slots, num_envs, width), _LANES[lane]) for lane, width in rows.widths}
-    return Ring(data=data, written=jnp.zeros((), jnp.int32))
+def init(store: Storage, example: Transition) -> Memory:
+    sizes = store.sizes
+    observation = rows.packing(example.next_obs)
+    large = rows.row_bytes(observation) >= LARGE_OBSERVATION
+    by_index = store.store_next == "by_index" or (store.store_next == "auto" and large)
+    if not by_index:
+        plan = Plan(rows.packing(example), None)
+        finals, tail = None, None
+    else:
+        plan = Plan(rows.packing((example._replace(next_obs=()), jnp.int32(0))), observation)
+        lanes = rows.empty(observation, store.final_rows)
+        owner = {name: jnp.zeros(store.final_rows, jnp.int32) for name in ("time", "copy")}
+        finals = Ring(data={**lanes, **owner}, written=jnp.zeros((), jnp.int32))
+        tail = rows.empty(observation, sizes.num_envs)
+    ring = Ring(data=rows.empty(plan.steps, sizes.slots, sizes.num_envs), written=jnp.zeros((), jnp.int32))
+    return Memory(ring=ring, finals=finals, tail=tail, valid_from=jnp.zeros((), jnp.int32), plan=plan)
 
 
-def write(rows: Packing, ring: Ring, unroll: PyTree) -> Ring:
-    """Adds leaves [T, B, …] at the head; the number of slots must be a multiple of T."""
-    block = pack(rows, unroll)
-    slots = next(iter(ring.data.values())).shape[0]
-    steps = next(iter(block.values())).shape[0]
-    if slots % steps:
-        raise ValueError(f"an unroll of {steps} steps does not divide the ring of {slots} slots")
-    head = ring.written % slots
-    data = {
-        lane: lax.dynamic_update_slice_in_dim(ring.data[lane], block[lane], head, axis=0) for lane in block
-    }
-    return Ring(data=data, written=ring.written + steps)
+def add(store: Storage, memory: Memory, unroll: Transition) -> tuple[Memory, Array | None]:
+    """Stores an unroll [T, B]. Also gives the indices of windows lost with it; none where -1."""
+    sizes = store.sizes
+    chex.assert_shape(unroll.last, (sizes.unroll_length, sizes.num_envs))
+    if memory.finals is None or memory.plan.finals is None:
+        block = rows.pack(memory.plan.steps, unroll)
+        return dataclasses.replace(memory, ring=rows.append(memory.ring, block)), None
+
+    last = unroll.last.reshape(-1)  # [T·B] in order of time
+    number = jnp.cumsum(last, dtype=jnp.int32)
+    ticket = memory.finals.written + number - 1
+    place = jnp.where(last, ticket % store.final_rows, store.final_rows)  # beyond the end: dropped
+    time = memory.ring.written + jnp.arange(last.size, dtype=jnp.int32) // sizes.num_envs
+    copy = jnp.arange(last.size, dtype=jnp.int32) % sizes.num_envs
+    before = memory.finals.data
+    replaced = last & (ticket >= store.final_rows)
+    old_time = jnp.where(replaced, before["time"].at[place].get(mode="clip"), -1)
+    old_copy = before["copy"].at[place].get(mode="clip")
+
+    observations = rows.pack(memory.plan.finals, unroll.next_obs)
+    flat = {lane: data.reshape(last.size, -1) for lane, data in observations.items()}
+    fresh = {**flat, "time": time, "copy": copy}
+    data = {name: before[name].at[place].set(fresh[name], mode="drop") for name in before}
+    stamped = jnp.where(unroll.last, ticket.reshape(unroll.last.shape), -1)
+    block = rows.pack(memory.plan.steps, (unroll._replace(next_obs=()), stamped))
+    ring = rows.append(memory.ring, block)
+    memory = dataclasses.replace(
+        memory,
+        ring=ring,
+        finals=Ring(data=data, written=memory.finals.written + number[-1]),
+        tail={lane: data[-1] for lane, data in observations.items()},
+        valid_from=jnp.maximum(memory.valid_from, old_time.max() + 1),
+    )
+    # Every window that holds a lost step, unless its first step is overwritten already.
+    starts = old_time[:, None] - jnp.arange(sizes.window, dtype=jnp.int32)
+    gone = (old_time[:, None] < 0) | (starts < jnp.maximum(ring.written - sizes.slots, 0))
+    index = (starts % sizes.slots) * sizes.num_envs + old_copy[:, None]
+    return memory, jnp.where(gone, -1, index).reshape(-1)
 
 
-def read(rows: Packing, ring: Ring, slot: Array, column: Array, window: int) -> PyTree:
-    """Windows of `window` consecutive slots from slot [N] of copy [N]: leaves [window, N, …]."""
-    slots = next(iter(ring.data.values())).shape[0]
-    steps = (slot[None, :] + jnp.arange(window, dtype=jnp.int32)[:, None]) % slots
-    place = (steps, jnp.broadcast_to(column, steps.shape))
-    lanes = {lane: data.at[place].get(mode="promise_in_bounds") for lane, data in ring.data.items()}
-    return unpack(rows, lanes)
+def read(store: Storage, memory: Memory, index: Array) -> Transition:
+    """The windows [n, N] that start at index [N] = slot * B + copy."""
+    sizes = store.sizes
+    slot, copy = index // sizes.num_envs, index % sizes.num_envs
+    length = sizes.window + (memory.finals is not None)
+    steps = (slot + jnp.arange(length, dtype=jnp.int32)[:, None]) % sizes.slots  # [n, N]
+    lanes = rows.gather(memory.ring.data, steps, jnp.broadcast_to(copy, steps.shape))
+    if memory.finals is None:
+        return rows.unpack(memory.plan.steps, lanes)
+
+    data, ticket = rows.unpack(memory.plan.steps, {lane: x[:-1] for lane, x in lanes.items()})
+    after, _ = rows.unpack(memory.plan.steps, {lane: x[1:] for lane, x in lanes.items()})
+    assert memory.plan.finals is not None and memory.tail is not None
+    kept = {lane: memory.finals.data[lane] for lane, _ in memory.plan.finals.widths}
+    final = rows.gather(kept, jnp.maximum(ticket, 0) % store.final_rows)
+    tail = rows.gather(memory.tail, jnp.broadcast_to(copy, ticket.shape))
+    newest = steps[:-1] == (memory.ring.written - 1) % sizes.slots
+    chosen = {}
+    for lane, following in rows.pack(memory.plan.finals, after.obs).items():
+        chosen[lane] = jnp.where(newest[..., None], tail[lane], following)
+        chosen[lane] = jnp.where(data.last[..., None], final[lane], chosen[lane])
+    return data._replace(next_obs=rows.unpack(memory.plan.finals, chosen))

@@ -31,6 +31,7 @@ import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.random import threefry_2x32
 
 from jaxrl_hpc.types import Array
 
@@ -115,9 +116,21 @@ def total(shape: Layout, tree: Array) -> Array:
     return halves(tree[top : top + shape.fanout])
 
 
-def draw(key: Array, number: int, stratified: bool) -> Array:
-    """Draws [number, 2] for `find`; stratified: one from each of `number` equal parts. Consumes key."""
-    words = jax.random.bits(key, (number, 2), jnp.uint32)
+def seed(key: Array) -> Array:
+    """The two words [2] that all draws of one sample come from. Consumes key."""
+    if jax.random.key_impl(key) == "threefry2x32":
+        return jax.random.key_data(key)
+    return jax.random.bits(key, (2,), jnp.uint32)
+
+
+def draw(words: Array, number: int, stratified: bool) -> Array:
+    """Draws [number, 2] for `find`: Threefry of the counters (0, i) under the seed.
+
+    Stratified: draw i is scaled into the i-th of `number` equal parts.
+    """
+    chex.assert_shape(words, (2,))
+    counters = jnp.concatenate([jnp.zeros(number, jnp.uint32), lax.iota(jnp.uint32, number)])
+    words = threefry_2x32(words, counters).reshape(2, number).T
     if not stratified:
         return words
     with jax.enable_x64(True):
@@ -142,31 +155,37 @@ def to_words(fraction: Array) -> Array:
     return lax.convert_element_type(words, jnp.uint32) << jnp.uint32(32 - _WORD_BITS)
 
 
+def prefix_sums(values: Array) -> Array:
+    """Inclusive prefix sums over the last axis: those of the right half stand on the left half's last.
+
+    Rounding is monotone in this order, and adding zero changes nothing, so an empty child has exactly
+    the prefix of the one before it.
+    """
+    width = values.shape[-1]
+    if width == 1:
+        return values
+    left, right = prefix_sums(values[..., : width // 2]), prefix_sums(values[..., width // 2 :])
+    return jnp.concatenate([left, left[..., -1:] + right], axis=-1)
+
+
 def choose(children: Array, fraction: Array) -> tuple[Array, Array]:
     """One step of the descent: (child [N] int32, what remains [N]) of children [N, K], float64.
 
     Call with x64 enabled. A node without mass gives its last child: `find` reports mass zero then.
     """
-    fanout = children.shape[1]
-    values = [lax.convert_element_type(children[:, k], jnp.float64) for k in range(fanout)]
-    prefix = [values[0]]
-    for value in values[1:]:
-        prefix.append(prefix[-1] + value)
+    prefix = prefix_sums(lax.convert_element_type(children, jnp.float64))
     # Clearing two bits keeps compilers from fusing the product into the subtraction below (FMA),
     # which would round differently from one platform to the next.
-    product = lax.bitcast_convert_type(fraction * prefix[-1], jnp.uint64) & jnp.uint64(2**64 - 4)
+    product = lax.bitcast_convert_type(fraction * prefix[:, -1], jnp.uint64) & jnp.uint64(2**64 - 4)
     target = lax.bitcast_convert_type(product, jnp.float64)
-    child = jnp.zeros(fraction.shape, jnp.int32)
-    below = jnp.zeros_like(fraction)
-    above = prefix[-1]
-    for k in range(fanout - 1):
-        passed = prefix[k] <= target
-        child = child + lax.convert_element_type(passed, jnp.int32)
-        below = lax.select(passed, prefix[k], below)
-        above = lax.select(passed, above, lax.min(above, prefix[k]))
+    inner, whole = prefix[:, :-1], prefix[:, -1:]
+    passed = inner <= target[:, None]
+    child = jnp.sum(passed, axis=1, dtype=jnp.int32)
+    below = jnp.max(jnp.where(passed, inner, 0.0), axis=1)
+    above = jnp.min(jnp.where(passed, whole, inner), axis=1)
     width = above - below  # zero only where the node has no mass
-    remains = (target - below) / lax.select(width > 0, width, jnp.ones_like(width))
-    return child, lax.min(remains, jnp.full_like(remains, _BELOW_ONE))
+    remains = (target - below) / jnp.where(width > 0, width, 1.0)
+    return child, jnp.minimum(remains, _BELOW_ONE)
 
 
 def find(shape: Layout, tree: Array, words: Array) -> tuple[Array, Array]:
@@ -178,23 +197,33 @@ def find(shape: Layout, tree: Array, words: Array) -> tuple[Array, Array]:
     chex.assert_shape(words, (None, 2))
     chex.assert_type(words, jnp.uint32)
     lanes = jnp.arange(shape.fanout, dtype=jnp.int32)
-    node = jnp.zeros(words.shape[0], jnp.int32)
-    with jax.enable_x64(True):
-        fraction = to_fraction(words)
-    for offset, count in zip(reversed(shape.offsets), reversed(shape.counts), strict=True):
+    offsets, ends = jnp.array(shape.offsets, jnp.int32), jnp.array(shape.counts, jnp.int32) - 1
+
+    def descend(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        node, fraction = carry
+        level = len(shape.counts) - 1 - step
         first = node * shape.fanout
-        children = tree.at[offset + first[:, None] + lanes].get(mode="promise_in_bounds")
-        with jax.enable_x64(True):
-            child, fraction = choose(children, fraction)
-        node = jnp.minimum(first + child, count - 1)  # beyond only in an empty tree
-    return node, tree.at[node].get(mode="promise_in_bounds")
+        place = offsets[level] + first[:, None] + lanes
+        child, fraction = choose(tree.at[place].get(mode="promise_in_bounds"), fraction)
+        return jnp.minimum(first + child, ends[level]), fraction  # beyond the end only in an empty tree
+
+    with jax.enable_x64(True):
+        # A loop, because XLA would fuse an unrolled descent and compute upper levels over and over.
+        start = (jnp.zeros(words.shape[0], jnp.int32), to_fraction(words))
+        index, _ = lax.fori_loop(jnp.int32(0), jnp.int32(len(shape.counts)), descend, start)
+    return index, tree.at[index].get(mode="promise_in_bounds")
+
+
+def sample(shape: Layout, tree: Array, words: Array, number: int, stratified: bool) -> tuple[Array, Array]:
+    """`number` leaves drawn in proportion to their priorities: (index [N] int32, priority [N])."""
+    return find(shape, tree, draw(words, number, stratified))
 
 
 def update(shape: Layout, tree: Array, index: Array, priority: Array, revive: bool = False) -> Array:
     """Sets priorities [N] at index [N]. Of equal indices the largest priority wins.
 
     Indices outside the tree are ignored, and so are empty leaves unless `revive`: an item that was
-    overwritten after it had been sampled does not come back.
+    overwritten after it had been sampled does not come back. Priorities must be clipped or zero.
     """
     chex.assert_shape(tree, (shape.size,))
     chex.assert_rank(index, 1)
@@ -205,20 +234,21 @@ def update(shape: Layout, tree: Array, index: Array, priority: Array, revive: bo
     if not revive:
         inside &= tree.at[place].get(mode="promise_in_bounds") > 0
     target = jnp.where(inside, place, shape.size)  # out of bounds: dropped
-    tree = tree.at[target].set(0.0, mode="drop")
-    tree = tree.at[target].max(clip(priority), mode="drop")
+    # Below every priority first, then the maximum. The first write takes its values from `priority`,
+    # so that all reads which that came from are over: else XLA would keep a copy of the tree for them.
+    tree = tree.at[target].set(-1.0 - priority, mode="drop")
+    tree = tree.at[target].max(priority, mode="drop")
     return _refresh(shape, tree, place)
 
 
 def assign(shape: Layout, tree: Array, start: Array, priority: Array) -> Array:
-    """Sets the priorities [M] of the leaves start, start + 1, …, around the end to leaf 0."""
+    """Sets priorities [M], clipped or zero, of the leaves start, start + 1, …, around the end to leaf 0."""
     chex.assert_shape(tree, (shape.size,))
     chex.assert_rank([start, priority], [0, 1])
     if priority.shape[0] > shape.capacity:
         raise ValueError(f"assign: {priority.shape[0]} values for {shape.capacity} leaves")
     index = (start + jnp.arange(priority.shape[0], dtype=jnp.int32)) % shape.capacity
-    value = jnp.where(priority > 0, clip(priority), 0.0)
-    tree = tree.at[index].set(value, mode="promise_in_bounds", unique_indices=True)
+    tree = tree.at[index].set(priority, mode="promise_in_bounds", unique_indices=True)
     # Every K-th leaf of the range and its last one have all its ancestors; if it wraps, so do the
     # tree's own ends.
     ends = jnp.array([0, shape.capacity - 1], jnp.int32)

@@ -7,6 +7,9 @@ sample ever mixes the newest with the oldest rows of the ring.
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -14,21 +17,24 @@ from flax import struct
 from jaxrl_hpc.replay import storage
 from jaxrl_hpc.replay.geometry import Geometry, geometry
 from jaxrl_hpc.schema import Schema, static
-from jaxrl_hpc.types import Array, Batch, Replay, Ring, Transition
+from jaxrl_hpc.types import Array, Batch, Replay, Transition
 
 
 class Config(Schema):
     """Settings of the uniform replay."""
 
+    name: Literal["uniform"] = "uniform"
     capacity: int = static(65_536, "transitions kept; rounded up to whole unrolls", ge=2)
     min_size: int = static(1_000, "windows stored before learning starts", ge=1)
+    store_next: storage.StoreNext = static("auto", "next observations: in the row or by index")
+    final_capacity: int = static(0, "final observations kept when by index; 0: a sixteenth", ge=0)
 
 
 @struct.dataclass
 class State:
     """The memory."""
 
-    ring: Ring  # packed transitions [slots, B, …]
+    memory: storage.Memory
     hypers: dict[str, Array]  # none here
 
 
@@ -41,20 +47,20 @@ def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batc
         window=window,
         batch_size=batch_size,
     )
-    rows: list[storage.Packing] = []  # known from the first example on
+    store = storage.storage(sizes, config.store_next, config.final_capacity)
 
     def init(example: Transition, hypers: dict[str, Array]) -> State:
-        rows[:] = [storage.packing(example)]
-        return State(ring=storage.empty(rows[0], sizes.slots, num_envs), hypers=dict(hypers))
+        return State(memory=storage.init(store, example), hypers=dict(hypers))
 
     def add(state: State, unroll: Transition, priority: Array | None = None) -> State:
         del priority  # all windows are equal
-        return state.replace(ring=storage.write(rows[0], state.ring, unroll))
+        memory, _ = storage.add(store, state.memory, unroll)
+        return dataclasses.replace(state, memory=memory)
 
     def sample(state: State, key: Array, progress: Array) -> Batch:
         del progress
-        index = draw(sizes, state.ring.written, key)
-        data = storage.read(rows[0], state.ring, index // num_envs, index % num_envs, window)
+        index = draw(sizes, state.memory, key)
+        data = storage.read(store, state.memory, index)
         return Batch(data=data, weight=jnp.ones(batch_size, jnp.float32), index=index)
 
     def prioritise(state: State, index: Array, priority: Array) -> State:
@@ -62,15 +68,16 @@ def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batc
         return state
 
     def ready(state: State) -> Array:
-        return state.ring.written >= sizes.ready_slots
+        return state.memory.ring.written >= sizes.ready_slots
 
     return Replay(init, add, sample, prioritise, ready, sizes.min_steps)
 
 
-def draw(sizes: Geometry, written: Array, key: Array) -> Array:
+def draw(sizes: Geometry, memory: storage.Memory, key: Array) -> Array:
     """Indices [N] of complete windows, equally likely. Consumes key."""
-    oldest = jnp.maximum(written - sizes.slots, 0)
-    starts = jnp.maximum(written - sizes.span + 1 - oldest, 1)
+    written = memory.ring.written
+    oldest = jnp.maximum(jnp.maximum(written - sizes.slots, 0), memory.valid_from)
+    starts = jnp.maximum(written - sizes.window + 1 - oldest, 1)
     number = jax.random.randint(key, (sizes.batch_size,), 0, starts * sizes.num_envs)
     slot = (oldest + number // sizes.num_envs) % sizes.slots
     return slot * sizes.num_envs + number % sizes.num_envs

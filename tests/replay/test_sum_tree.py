@@ -8,24 +8,30 @@ import pytest
 from jaxrl_hpc.replay import sum_tree
 
 
-@pytest.mark.parametrize("fanout", [2, 4, 8, 16, 32, 64])
-@pytest.mark.parametrize("capacity", [1, 2, 63, 64, 1000, 4099])
+@pytest.mark.parametrize("fanout", [2, 8, 64])
+@pytest.mark.parametrize("capacity", [1, 64, 1003])
 def test_updates_equal_a_fresh_build_and_find_inverts_the_distribution(capacity: int, fanout: int) -> None:
     shape = sum_tree.layout(capacity, fanout)
     rng = np.random.default_rng(capacity + fanout)
-    model = rng.exponential(size=capacity).astype(np.float32)
-    tree = sum_tree.assign(shape, sum_tree.empty(shape), jnp.int32(capacity // 3), jnp.asarray(model))
-    model = np.roll(model, capacity // 3)
+    first = rng.exponential(size=capacity).astype(np.float32)
     index = rng.integers(-2, capacity + 2, 50).astype(np.int32)
     value = rng.exponential(size=50).astype(np.float32)
-    tree = jax.jit(lambda t: sum_tree.update(shape, t, jnp.asarray(index), jnp.asarray(value)))(tree)
+    words = rng.integers(0, 2**32, (200, 2), dtype=np.uint32)
+
+    @jax.jit
+    def work(first, index, value, words):
+        tree = sum_tree.assign(shape, sum_tree.empty(shape), jnp.int32(capacity // 3), first)
+        tree = sum_tree.update(shape, tree, index, value)
+        fresh = sum_tree.build(shape, sum_tree.leaves(shape, tree))
+        return tree, fresh, sum_tree.find(shape, tree, words)
+
+    tree, fresh, (found, mass) = jax.tree.map(np.asarray, work(first, index, value, words))
+    model = np.roll(first, capacity // 3)
     for i in range(capacity):
         if np.any(index == i):
             model[i] = value[index == i].max()
-    np.testing.assert_array_equal(sum_tree.leaves(shape, tree), model)
-    np.testing.assert_array_equal(tree, sum_tree.build(shape, jnp.asarray(model)))
-    words = rng.integers(0, 2**32, (200, 2), dtype=np.uint32)
-    found, mass = jax.jit(lambda t: sum_tree.find(shape, t, jnp.asarray(words)))(tree)
+    np.testing.assert_array_equal(tree[:capacity], model)
+    np.testing.assert_array_equal(tree, fresh)
     fraction = ((words[:, 0] >> 6).astype(np.float64) * 2**26 + (words[:, 1] >> 6)) / 2**52
     edges = np.cumsum(model.astype(np.float64))
     expected = np.searchsorted(edges, fraction * edges[-1], side="right")

@@ -1,0 +1,42 @@
+"""Prioritised replay of sequences for recurrent agents.
+
+A sequence is a window of burn-in + length steps (the agent says how many) of one environment copy.
+Sequences start every `stride` steps and overlap when the stride is smaller than the window. The agent's
+recurrent carry at each step travels in `extras`; the first one of a window starts the burn-in. Paper:
+Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning" (R2D2).
+
+episodes = "across": a sequence may run on into the copy's next episode; the agent resets its carry after
+`last`, exactly as acting did, and nothing is wasted when episodes are short. episodes = "within": only
+sequences of one episode are sampled; an episode shorter than the window is never seen, and as long as
+there is none that long every weight of a batch is zero.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxrl_hpc.replay import prioritised
+from jaxrl_hpc.replay.geometry import geometry
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import Replay
+
+
+class Config(prioritised.Config):
+    """Settings of the sequence replay."""
+
+    name: Literal["sequence"] = "sequence"  # type: ignore[assignment]
+    stride: int = static(1, "steps between the starts of two sequences", ge=1)
+    episodes: Literal["across", "within"] = static("across", "may a sequence run into the next episode?")
+
+
+def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:
+    sizes = geometry(
+        capacity=config.capacity,
+        min_size=config.min_size,
+        num_envs=num_envs,
+        unroll_length=unroll_length,
+        window=window,
+        batch_size=batch_size,
+    )
+    # The first sequence starts at time 0, so one is there as soon as a window is.
+    return prioritised.build(config, sizes, stride=config.stride, within=config.episodes == "within")
