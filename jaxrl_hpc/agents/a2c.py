@@ -71,9 +71,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return grads, UpdateInfo(metrics, jnp.zeros((0,)))
 
     def apply(state: LearnerState, grads: PyTree) -> LearnerState:
-        params, opt = optimise.update(
-            config, state.hypers, state.progress, state.params, state.opt, grads
-        )
+        params, opt = optimise.update(config, state.hypers, state.progress, state.params, state.opt, grads)
         return state._replace(params=params, opt=opt, step=state.step + 1)
 
     agent = Agent(

@@ -30,7 +30,9 @@ class ActorCriticConfig(optimise.OptimiserConfig):
     log_std: float = static(0.0, "continuous actions: log standard deviation at the start", ge=-5, le=2)
     state_std: bool = static(False, "continuous actions: the deviation depends on the state")
     gamma: float = traced(0.99, "discount", ge=0, le=1)
-    gae_lambda: float = traced(0.95, "decay of multi-step errors; 1: n-step returns over the unroll", ge=0, le=1)
+    gae_lambda: float = traced(
+        0.95, "decay of multi-step errors; 1: n-step returns over the unroll", ge=0, le=1
+    )
     entropy_coef: float = traced(0.01, "weight of the entropy bonus", ge=0)
     value_coef: float = traced(0.5, "weight of the value loss", ge=0)
     adam_epsilon: float = traced(1e-5, "Adam's denominator offset", gt=0)

@@ -18,6 +18,7 @@ from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, make_core, raw_action
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import advantages, optimise
+from jaxrl_hpc.ops.shuffle import grid_orders
 from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, Metrics, PyTree, UpdateInfo
 
@@ -51,7 +52,18 @@ class Rows(NamedTuple):
 
 def _deal(rows: PyTree, order: Array, axis: int) -> PyTree:
     """Rows in the given order [M, n] along an axis -> leaves [M, …, n, …]."""
-    return jax.tree.map(lambda x: jax.vmap(lambda index: jnp.take(x, index, axis=axis))(order), rows)
+
+    def deal(leaf: Array) -> Array:
+        return jax.vmap(lambda index: jnp.take(leaf, index, axis=axis, mode="clip"))(order)
+
+    return jax.tree.map(deal, rows)
+
+
+def _orders(key: Array, epochs: int, length: int, copies: int, whole_copies: bool) -> Array:
+    """One random order per epoch, [epochs, N], of all steps or of whole environment copies."""
+    if whole_copies:
+        return jnp.argsort(jax.random.uniform(key, (epochs, copies)))
+    return grid_orders(key, epochs, length, copies)
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
@@ -69,21 +81,28 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         view = core.view(state.params, data.obs, core.memory(data))
         following = core.next_value(state.params, data, view)
         goal = advantages.gae(
-            data.reward, data.discount, data.last, view.value, following, hypers["gamma"], hypers["gae_lambda"]
+            data.reward,
+            data.discount,
+            data.last,
+            view.value,
+            following,
+            hypers["gamma"],
+            hypers["gae_lambda"],
         )
         rows = Rows(
             data.obs, raw_action(data), data.extras["log_prob"], goal.advantage, goal.value, view.value, ()
         )
         if not config.lstm:
             rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-        axis = 1 if config.lstm else 0
-        count = rows.value.shape[axis]
+        orders = _orders(key, config.epochs, *data.reward.shape, whole_copies=config.lstm > 0)
+        count = orders.shape[1]
         if count % config.minibatches:
             kind = "environment copies" if config.lstm else "steps"
-            raise UserError(f"agent.minibatches: {config.minibatches} does not divide the unroll's {count} {kind}")
-        orders = jax.vmap(lambda k: jax.random.permutation(k, count))(jax.random.split(key, config.epochs))
+            raise UserError(
+                f"agent.minibatches: {config.minibatches} does not divide the unroll's {count} {kind}"
+            )
         orders = orders.reshape(updates_per_unroll, count // config.minibatches)
-        dealt = _deal(rows, orders, axis)
+        dealt = _deal(rows, orders, 1 if config.lstm else 0)
         if config.lstm:
             start, starts = core.memory(data)
             dealt = dealt._replace(memory=(_deal(start, orders, 0), _deal(starts, orders, 1)))

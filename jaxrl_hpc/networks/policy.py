@@ -10,6 +10,22 @@ from jaxrl_hpc.networks.recurrent import LSTM, Carry
 from jaxrl_hpc.types import Array
 
 
+class Readout(nn.Module):
+    """A dense layer with few outputs. Its kernel is [outputs, inputs]: the kernel's gradient is then a
+    product with few rows, on CPUs five times quicker than its transpose."""
+
+    outputs: int
+    scale: float  # gain of the orthogonal initial kernel
+    bias: float = 0.0
+
+    @nn.compact
+    def __call__(self, features: Array) -> Array:
+        orthogonal = nn.initializers.orthogonal(self.scale, column_axis=0)
+        kernel = self.param("kernel", orthogonal, (self.outputs, features.shape[-1]))
+        bias = self.param("bias", nn.initializers.constant(self.bias), (self.outputs,))
+        return features @ kernel.T + bias
+
+
 class PolicyHead(nn.Module):
     """Parameters of the action distribution; log_std, if any, is one vector or a function of state."""
 
@@ -20,16 +36,15 @@ class PolicyHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: Array) -> Array:
-        # small first outputs: the first policy is close to uniform
-        small = nn.initializers.orthogonal(0.01)
+        small = 0.01  # the first policy is close to uniform
         if not self.continuous:
-            return nn.Dense(self.num_outputs, kernel_init=small)(features)
+            return Readout(self.num_outputs, small)(features)
         size = self.num_outputs // 2
-        mean = nn.Dense(size, kernel_init=small)(features)
-        start = nn.initializers.constant(self.log_std)
+        mean = Readout(size, small)(features)
         if self.state_std:
-            log_std = nn.Dense(size, kernel_init=small, bias_init=start)(features)
+            log_std = Readout(size, small, self.log_std)(features)
         else:
+            start = nn.initializers.constant(self.log_std)
             log_std = jnp.broadcast_to(self.param("log_std", start, (size,)), mean.shape)
         return jnp.concatenate([mean, log_std], axis=-1)
 
@@ -53,5 +68,5 @@ class ActorCritic(nn.Module):
             memory = LSTM(self.lstm_width)(features, carry, starts)
             features = memory.hidden
         judged = features if self.critic_torso is None else self.critic_torso(inputs)
-        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(judged)[..., 0]
+        value = Readout(1, 1.0)(judged)[..., 0]
         return self.head(features), value, memory

@@ -33,7 +33,7 @@ def init(config: OptimiserConfig, hypers: dict[str, Array], params: PyTree) -> P
 
 def clip_scale(grads: PyTree, max_norm: Array) -> tuple[Array, Array]:
     """(factor that brings grads to max_norm or less, global norm); max_norm 0 leaves them alone."""
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     limited = jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
     return jnp.where(max_norm > 0, limited, 1.0), norm
 

@@ -29,7 +29,12 @@ class Config(Schema):
     num_envs: int = static(8, "environment copies", ge=1)
     unroll_length: int = static(1, "steps of every copy per iteration", ge=1)
     updates_per_iteration: int = static(1, "replay samples learned from per iteration", ge=1)
-    actor_lag: int = static(0, "act with parameters this many updates old", ge=0, le=10_000)
+    actor_lag: int = static(
+        0,
+        "act with parameters this many updates old (this many unrolls for agents that learn from them)",
+        ge=0,
+        le=10_000,
+    )
     actor_priorities: bool = static(False, "actors rate what they add to the replay, instead of the maximum")
 
 
@@ -39,7 +44,7 @@ class State(NamedTuple):
     learner: LearnerState
     replay: PyTree  # () for agents that learn from trajectories
     rollout: RolloutState
-    past: PyTree  # ring of actor parameters [actor_lag + 1, …], () without lag
+    past: PyTree  # (ring of actor parameters [actor_lag + 1, …], entries written []), () without lag
     key: Array  # [] never consumed: folded with the iteration
     iteration: Array  # [] int32
     env_steps: Array  # [] int32
@@ -69,21 +74,23 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         past: PyTree = ()
         if config.actor_lag:
             repeat = config.actor_lag + 1
-            past = jax.tree.map(lambda x: jnp.repeat(x[None], repeat, axis=0), agent.actor(learner))
+            ring = jax.tree.map(lambda x: jnp.repeat(x[None], repeat, axis=0), agent.actor(learner))
+            past = (ring, jnp.int32(1))
         return State(learner, memory, copies, past, run_key, jnp.int32(0), jnp.int32(0))
 
     def acting_params(state: State) -> PyTree:
-        fresh = agent.actor(state.learner)
         if not config.actor_lag:
-            return fresh
-        slot = (state.learner.step + 1) % (config.actor_lag + 1)  # the oldest entry of the ring
-        return jax.tree.map(lambda ring: ring[slot], state.past)
+            return agent.actor(state.learner)
+        ring, written = state.past
+        oldest = written % (config.actor_lag + 1)
+        return jax.tree.map(lambda x: x[oldest], ring)
 
     def remember(past: PyTree, learner: LearnerState) -> PyTree:
         if not config.actor_lag:
             return past
-        slot = learner.step % (config.actor_lag + 1)
-        return jax.tree.map(lambda ring, x: ring.at[slot].set(x), past, agent.actor(learner))
+        ring, written = past  # a count of its own: one unroll may be good for several updates
+        slot = written % (config.actor_lag + 1)
+        return jax.tree.map(lambda old, x: old.at[slot].set(x), ring, agent.actor(learner)), written + 1
 
     def gather(state: State) -> tuple[State, Transition, Episodes]:
         """Unroll, update running statistics and the replay."""
