@@ -17,6 +17,15 @@ QUANTILE_30 = np.array([
 FIXED_7 = np.array([-5e-3, -1e-3, -1e-4, 0.0, 1e-4, 1e-3, 5e-3])
 
 
+def _interpolate(levels: np.ndarray) -> np.ndarray:
+    """The default map's distribution at other levels; its tails go on with their last slope."""
+    known = np.arange(1, 31) / 31
+    inside = np.interp(levels, known, QUANTILE_30)
+    below, above = np.minimum(levels - known[0], 0), np.maximum(levels - known[-1], 0)
+    slope_low, slope_high = (np.diff(QUANTILE_30)[i] / np.diff(known)[i] for i in (0, -1))
+    return inside + below * slope_low + above * slope_high
+
+
 def quantile_map(count: int, changes: np.ndarray | None = None) -> np.ndarray:
     """`count` actions: quantiles of recorded changes of VIMIN, or of the default map's distribution.
 
@@ -28,7 +37,7 @@ def quantile_map(count: int, changes: np.ndarray | None = None) -> np.ndarray:
     elif count == 30:
         return QUANTILE_30.copy()
     else:
-        deltas = np.interp(levels, np.arange(1, 31) / 31, QUANTILE_30)
+        deltas = _interpolate(levels)
     deltas[np.argmin(np.abs(deltas))] = 0.0
     return deltas
 

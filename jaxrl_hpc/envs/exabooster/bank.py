@@ -53,29 +53,29 @@ def _generate(key: Array, plant_index: Array, stack: int) -> tuple[Start, Array]
     plants = jax.tree.map(lambda leaf: leaf[plant_index], stacked_plants())
     start_key, run_key = jax.random.split(key)
 
-    def tick(key: Array, plant: Plant, machine: Machine, loop: Loop, beta: Array) -> tuple[tuple, Array]:
+    def tick(key: Array, plant: Plant, machine: Machine, loop: Loop, beta: Array) -> tuple[tuple, tuple]:
         v, beta = generator.regulate(generator.measured(loop.error), beta)
         set_point = machine.set_point
         machine, signals = generator.advance(key, machine, plant)
         loop = generator.respond(plant, loop, set_point + v, set_point, signals)
-        return (machine, loop, beta), standard_row(loop, signals)
+        return (machine, loop, beta), (standard_row(loop, signals), loop.vimin)
 
-    def ticks(carry: tuple, t: Array) -> tuple[tuple, Array]:
+    def ticks(carry: tuple, t: Array) -> tuple[tuple, tuple]:
         keys = jax.random.split(jax.random.fold_in(run_key, t), size)
         return jax.vmap(tick)(keys, plants, *carry)
 
     machine = jax.vmap(generator.initial_machine)(jax.random.split(start_key, size), plants)
     loop = jax.tree.map(lambda leaf: jnp.zeros((size,)), generator.initial_loop())
-    (machine, loop, beta), rows = jax.lax.scan(ticks, (machine, loop, jnp.zeros(size)), jnp.arange(WARM_UP))
-    recent = rows[-LOOK_BACK:, :, 0] * channels.SCALE[0].astype(np.float32)
+    carry = (machine, loop, jnp.zeros(size))
+    (machine, loop, beta), (rows, vimin) = jax.lax.scan(ticks, carry, jnp.arange(WARM_UP))
     bank = Start(
         machine=machine,
         loop=loop,
         beta=beta,
         window=jnp.swapaxes(rows[-stack:], 0, 1).reshape(size, -1),
         plant=plant_index,
-        vimin_low=recent.min(axis=0),
-        vimin_high=recent.max(axis=0),
+        vimin_low=vimin[-LOOK_BACK:].min(axis=0),
+        vimin_high=vimin[-LOOK_BACK:].max(axis=0),
     )
     return bank, rows
 

@@ -1,8 +1,8 @@
 """Fitting the surrogate: its data and its training. `gates` says whether it may be used.
 
-Data are trajectories with time as the recurrent axis, cut from the generator's log under the regulator or from
-a recording. Under the regulator v is a function of the past errors, so the response to an action could not be
-told apart; every other generated trajectory therefore dithers v. Training takes crops of them: the network
+Data are trajectories with time as the recurrent axis, cut from the generator's log under the regulator or
+from a recording. Under the regulator v is a function of the past errors, so the response to an action could
+not be told apart; every other generated trajectory therefore dithers v. Training takes crops: the network
 fills its memory for the first ticks, then every prediction counts.
 """
 
@@ -19,7 +19,7 @@ import optax
 
 from jaxrl_hpc.envs.exabooster import recording, statistics, surrogate
 from jaxrl_hpc.envs.exabooster.channels import SCALE, standardise
-from jaxrl_hpc.envs.exabooster.generator import PLANTS
+from jaxrl_hpc.envs.exabooster.generator import PLANTS, SUPERCYCLE
 from jaxrl_hpc.envs.exabooster.recording import EXARL_SCALING, Recording, Scaling
 from jaxrl_hpc.envs.exabooster.surrogate import OUTPUTS, Surrogate
 from jaxrl_hpc.errors import UserError
@@ -60,7 +60,7 @@ def generated_data(key: Array, ticks: int, length: int = 1250) -> Data:
     return Data(rows[:, :split], rows[:, split:], EXARL_SCALING)
 
 
-def recorded_data(log: Recording, length: int) -> Data:
+def recorded_data(log: Recording, length: int = 450) -> Data:
     """Pieces of a recording without gaps; the first part trains."""
     rows = standardise(recording.shifted_rows(log))
     ends = recording.window_ends(log.joined, before=length - 1, after=0)
@@ -76,6 +76,10 @@ def recorded_data(log: Recording, length: int) -> Data:
         )
     stacked = np.stack(pieces, axis=1)
     return Data(stacked[:, :split], stacked[:, split:], recording.scaling(log))
+
+
+def _with(network: Surrogate, variables: PyTree, noise: Array | float = 0.0) -> Surrogate:
+    return Surrogate(variables, jnp.asarray(noise, jnp.float32), network.width, network.layers)
 
 
 def _mean_square(network: Surrogate, rows: Array, burn_in: int) -> Array:
@@ -109,7 +113,7 @@ def train(
             batch = rows[start + jnp.arange(crop)[:, None], pick]  # [crop, batch, 5]
 
             def loss(variables: PyTree) -> Array:
-                return jnp.mean(_mean_square(network.replace(variables=variables), batch, burn_in))
+                return jnp.mean(_mean_square(_with(network, variables), batch, burn_in))
 
             value, gradient = jax.value_and_grad(loss)(variables)
             change, opt = optimizer.update(gradient, opt, variables)
@@ -123,11 +127,11 @@ def train(
     for first in range(0, settings.updates, chunk):
         steps = jnp.arange(first, min(first + chunk, settings.updates))
         variables, opt, value = many(variables, opt, steps)
-        error = one_step_error(network.replace(variables=variables), data)
+        error = one_step_error(_with(network, variables), data)
         history.append({"updates": int(steps[-1]) + 1, "loss": float(value), "mse": error["mse"]})
         report(f"update {history[-1]['updates']}: loss {float(value):.4f}, one-step MSE {error['mse']:.3e}")
-    error = one_step_error(network.replace(variables=variables), data)
-    fitted = network.replace(variables=variables, noise=jnp.asarray(error["error_std"], jnp.float32))
+    error = one_step_error(_with(network, variables), data)
+    fitted = _with(network, variables, noise=error["error_std"])
     return fitted, {
         "settings": settings._asdict(),
         "seconds": time.perf_counter() - begin,
@@ -147,3 +151,14 @@ def one_step_error(network: Surrogate, data: Data) -> dict[str, float]:
     square = np.asarray(_validate(network, jnp.asarray(data.validation)), np.float64)
     in_units = square * (SCALE[:OUTPUTS] / data.scaling.span()[:OUTPUTS]) ** 2
     return {"mse": float(in_units.mean()), "error_std": float(np.sqrt(square[1]) * SCALE[1])}
+
+
+def load_data(key: Array, csv: str | None, ticks: int) -> tuple[Data, np.ndarray]:
+    """Training data, and B:IMINER [ticks, chains] under the regulator to compare free runs with."""
+    data_key, reference_key = jax.random.split(key)
+    if csv is None:
+        rows, _ = statistics.simulate(reference_key, PLANTS[0], 16, 10 * SUPERCYCLE)
+        return generated_data(data_key, ticks), rows[..., 1]
+    data = recorded_data(recording.read(csv, ticks, need_set_point=False))
+    whole = np.concatenate([data.train, data.validation], axis=1)
+    return data, whole[..., 1].astype(np.float64) * SCALE[1]

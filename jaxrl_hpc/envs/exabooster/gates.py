@@ -6,7 +6,7 @@ look like the data; and it must answer an action as the plant does, which a low 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxrl_hpc.envs.exabooster import bank, generator, statistics
 from jaxrl_hpc.envs.exabooster.channels import SCALE
 from jaxrl_hpc.envs.exabooster.environment import standard_row
 from jaxrl_hpc.envs.exabooster.fitting import Data, one_step_error
-from jaxrl_hpc.envs.exabooster.generator import PLANTS, SUPERCYCLE
+from jaxrl_hpc.envs.exabooster.generator import PLANTS, SUPERCYCLE, Loop, Machine
 from jaxrl_hpc.envs.exabooster.recording import LOOK_BACK
 from jaxrl_hpc.envs.exabooster.surrogate import Surrogate, respond_learned
 from jaxrl_hpc.types import Array
@@ -45,7 +45,7 @@ def _free_run(key: Array, network: Surrogate, carry: tuple) -> Array:
     plant = jax.tree.map(jnp.asarray, PLANTS[0])
     chains = carry[2].shape[0]
 
-    def tick(key: Array, machine, loop, beta, exogenous) -> tuple[tuple, Array]:  # type: ignore[no-untyped-def]
+    def tick(key: Array, machine: Machine, loop: Loop, beta: Array, exogenous: Array) -> tuple[tuple, Array]:
         v, beta = generator.regulate(generator.measured(loop.error), beta)
         set_point = machine.set_point
         machine, signals = generator.advance(key, machine, plant)
@@ -78,7 +78,7 @@ def step_response(network: Surrogate, data: Data) -> np.ndarray:
     return np.asarray(difference[..., 1].mean(axis=1), np.float64) * SCALE[1]
 
 
-def describe(error: np.ndarray) -> dict[str, float | np.ndarray]:
+def describe(error: np.ndarray) -> dict[str, Any]:
     """What free runs are compared by. error [ticks, chains]."""
     low, high = np.percentile(error, [25, 75])
     step = np.abs(np.diff(error, axis=0))
@@ -93,16 +93,25 @@ def describe(error: np.ndarray) -> dict[str, float | np.ndarray]:
 def check(key: Array, network: Surrogate, data: Data, reference: np.ndarray) -> list[Gate]:
     """All gates. reference: B:IMINER [ticks, chains] of the data under the regulator. Consumes key."""
     ours, theirs = describe(free_run(key, network)), describe(reference)
-    rmse = np.sqrt(np.mean((np.asarray(ours["autocorrelation"]) - theirs["autocorrelation"]) ** 2))
+    rmse = np.sqrt(np.mean((ours["autocorrelation"] - theirs["autocorrelation"]) ** 2))
     response = step_response(network, data)
     expected = 10 * float(PLANTS[0].gain_2) * STEP
     return [
         Gate("one-step MSE (min–max units)", one_step_error(network, data)["mse"], 0.0, MSE_LIMIT),
         Gate("free run: ACF RMSE, lags 1–21", float(rmse), 0.0, 0.08),
         *(
-            Gate(f"free run: {name} / data", float(ours[name] / theirs[name]), 0.9, 1.1)  # type: ignore[arg-type]
+            Gate(f"free run: {name} / data", float(ours[name] / theirs[name]), 0.9, 1.1)
             for name in ("std", "iqr", "median_step")
         ),
         Gate("held +0.01 step: e on ticks 1 and 2", float(np.abs(response[:2]).max()), 0.0, 0.2 * expected),
         Gate("held +0.01 step: e on tick 3", float(response[2]), 0.8 * expected, 1.2 * expected),
     ]
+
+
+def table(gates: list[Gate]) -> str:
+    """For people, in Markdown."""
+    lines = ["| gate | value | accepted | passed |", "|---|---|---|---|"]
+    for gate in gates:
+        passed = "yes" if gate.passed else "no"
+        lines.append(f"| {gate.name} | {gate.value:.4g} | {gate.low:.3g} to {gate.high:.3g} | {passed} |")
+    return "\n".join(lines)

@@ -159,7 +159,7 @@ def _columns(path: Path, wanted: list[str], max_rows: int) -> tuple[np.ndarray, 
 
 def _seconds(path: Path, time: pa.Array) -> np.ndarray:
     """Timestamps (with or without zone) or UTC seconds -> float64 seconds, NaN where missing."""
-    for kind in (pa.float64(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+    for kind in (pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
         try:
             parsed = time.cast(kind)
         except pa.ArrowInvalid:
@@ -167,7 +167,7 @@ def _seconds(path: Path, time: pa.Array) -> np.ndarray:
         if kind == pa.float64():
             return parsed.to_numpy(zero_copy_only=False)
         ticks = parsed.cast(pa.int64()).cast(pa.float64())
-        return ticks.to_numpy(zero_copy_only=False) / 1e6
+        return ticks.to_numpy(zero_copy_only=False) / 1e9
     raise UserError(f"recording {path}: column time holds neither timestamps nor seconds, e.g. {time[0]}")
 
 

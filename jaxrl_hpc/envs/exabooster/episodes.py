@@ -1,0 +1,67 @@
+"""One episode, tick by tick, of an agent and of the regulator beside it: what the picture shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_hpc.envs.exabooster import channels, generator
+from jaxrl_hpc.envs.exabooster.environment import EnvParams, EnvState, ExaBooster
+from jaxrl_hpc.types import Array, PyTree
+
+Policy = Callable[[PyTree, Array, Array], tuple[Array, PyTree]]  # (carry, obs, key) -> (action, carry)
+
+
+class Episode(NamedTuple):
+    """Arrays [n + 1]: the common start and n ticks."""
+
+    seconds: np.ndarray
+    iminer: np.ndarray
+    vimin: np.ndarray
+    regulator_iminer: np.ndarray
+    regulator_vimin: np.ndarray
+
+    @property
+    def improvement(self) -> float:
+        """Of this episode alone; over several, add the sums before dividing."""
+        return float(np.abs(self.regulator_iminer[1:]).sum() / np.abs(self.iminer[1:]).sum())
+
+
+def record_episode(
+    env: ExaBooster, params: EnvParams, policy: Policy, key: Array, carry: PyTree = ()
+) -> Episode:
+    """Play one episode; `carry` is what the policy starts with. Consumes key."""
+    reset_key, run_key = jax.random.split(key)
+
+    def values(state: EnvState) -> Array:
+        loops = (state.agent, state.shadow)
+        return jnp.stack([x for loop in loops for x in (generator.measured(loop.error), loop.vimin)])
+
+    def tick(held: tuple, key: Array) -> tuple[tuple, tuple[Array, Array]]:
+        obs, state, carry = held
+        act_key, step_key = jax.random.split(key)
+        action, carry = policy(carry, obs, act_key)
+        obs, state, _, terminated, _ = env.step_env(step_key, state, action, params)
+        return (obs, state, carry), (values(state), terminated)
+
+    @jax.jit
+    def play(carry: PyTree) -> tuple[Array, Array, Array]:
+        obs, state = env.reset_env(reset_key, params)
+        keys = jax.random.split(run_key, env.config.horizon)
+        _, (rows, terminated) = jax.lax.scan(tick, (obs, state, carry), keys)
+        return values(state), rows, terminated
+
+    first, rows, terminated = jax.device_get(play(carry))
+    length = int(np.argmax(terminated)) + 1 if terminated.any() else len(rows)
+    table = np.concatenate([first[None], rows[:length]]).astype(np.float64)
+    return Episode(
+        seconds=np.arange(length + 1) * channels.TICK_SECONDS,
+        iminer=table[:, 0],
+        vimin=table[:, 1] + channels.VIMIN_CENTRE,
+        regulator_iminer=table[:, 2],
+        regulator_vimin=table[:, 3] + channels.VIMIN_CENTRE,
+    )
