@@ -1,9 +1,10 @@
-"""Trees as rows: one row of 4-byte words and one row of bytes, in memory and in messages.
+"""Trees as rows of 4-byte words, in memory and in messages.
 
-All numbers of a tree that have four or eight bytes are packed side by side into `words` […, W]; narrower
-ones (uint8 frames, flags, halves) into `bytes` […, Wb], in their own width. A sample then reads one or two
-contiguous rows instead of one piece of every leaf, which is what memory is good at. Packing is a bit
-cast: values come back exactly.
+All numbers of a tree that have four or eight bytes are packed side by side into one row; narrower ones
+(uint8 frames, flags, halves) follow in their own width, four bytes to a word. A sample then reads one
+contiguous row instead of one piece of every leaf, which is what memory is good at. Packing is a bit
+cast: values come back exactly. One lane only, because XLA likes to repeat the update of a narrow second
+array inside the fusion that reads it, and then has to copy the whole array.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from jaxrl_hpc.types import Array, PyTree, Ring
 class Field(NamedTuple):
     """Where one leaf lies in its row."""
 
-    lane: str  # "words" or "bytes"
+    narrow: bool  # among the bytes behind the words
     start: int
-    width: int  # in units of the lane
+    width: int  # in words, or in bytes where narrow
     shape: tuple[int, ...]
     dtype: Any  # np.dtype; its stubs do not know jax's
 
@@ -35,59 +36,77 @@ class Packing(NamedTuple):
 
     fields: tuple[Field, ...]
     treedef: jax.tree_util.PyTreeDef
-    widths: tuple[tuple[str, int], ...]  # lane -> units per row, lanes in use only
+    words: int  # of leaves with four or more bytes
+    narrow_bytes: int  # of the others, before filling up the last word
+
+    @property
+    def width(self) -> int:
+        """Words of a row."""
+        return self.words + -(-self.narrow_bytes // 4)
+
+    @property
+    def widths(self) -> tuple[tuple[str, int], ...]:
+        """lane -> words per row; no lane for trees without content."""
+        return ((LANE, self.width),) if self.width else ()
 
 
-_LANES: dict[str, Any] = {"words": np.dtype(np.uint32), "bytes": np.dtype(np.uint8)}
+LANE = "words"
 
 
 def packing(example: PyTree) -> Packing:
     """The layout for trees whose leaves look like those of `example` (no leading axes)."""
     leaves, treedef = jax.tree.flatten(example)
-    widths = {"words": 0, "bytes": 0}
+    used = {False: 0, True: 0}
     fields = []
     for leaf in leaves:
         shape, dtype = tuple(np.shape(leaf)), np.dtype(jnp.result_type(leaf))
-        lane = "words" if dtype.itemsize >= 4 else "bytes"
-        width = math.prod(shape) * dtype.itemsize // _LANES[lane].itemsize
-        fields.append(Field(lane, widths[lane], width, shape, dtype))
-        widths[lane] += width
-    return Packing(tuple(fields), treedef, tuple((k, v) for k, v in widths.items() if v > 0))
+        narrow = dtype.itemsize < 4
+        width = math.prod(shape) * dtype.itemsize // (1 if narrow else 4)
+        fields.append(Field(narrow, used[narrow], width, shape, dtype))
+        used[narrow] += width
+    return Packing(tuple(fields), treedef, used[False], used[True])
 
 
 def row_bytes(rows: Packing) -> int:
-    return sum(width * _LANES[lane].itemsize for lane, width in rows.widths)
+    return rows.width * 4
 
 
 def pack(rows: Packing, tree: PyTree) -> dict[str, Array]:
     """Leaves [*lead, …] -> {lane: [*lead, width]}."""
-    pieces: dict[str, list[Array]] = {lane: [] for lane, _ in rows.widths}
+    pieces: dict[bool, list[Array]] = {False: [], True: []}
+    lead: tuple[int, ...] = ()
     for field, leaf in zip(rows.fields, rows.treedef.flatten_up_to(tree), strict=True):
         if field.width == 0:
             continue
         lead = leaf.shape[: leaf.ndim - len(field.shape)]
         chex.assert_shape(leaf, (*lead, *field.shape))
-        leaf = leaf.astype(field.dtype)
-        if field.dtype == np.bool_:
-            leaf = leaf.astype(jnp.uint8)
-        units = lax.bitcast_convert_type(leaf, _LANES[field.lane])
-        pieces[field.lane].append(units.reshape(*lead, field.width))
-    return {lane: jnp.concatenate(parts, axis=-1) for lane, parts in pieces.items()}
+        leaf = leaf.astype(jnp.uint8 if field.dtype == np.bool_ else field.dtype)
+        units = lax.bitcast_convert_type(leaf, jnp.uint8 if field.narrow else jnp.uint32)
+        pieces[field.narrow].append(units.reshape(*lead, field.width))
+    parts = pieces[False]
+    if pieces[True]:
+        filling = jnp.zeros((*lead, -rows.narrow_bytes % 4), jnp.uint8)
+        narrow = jnp.concatenate([*pieces[True], filling], axis=-1)
+        parts = [*parts, lax.bitcast_convert_type(narrow.reshape(*lead, -1, 4), jnp.uint32)]
+    return {LANE: jnp.concatenate(parts, axis=-1)} if parts else {}
 
 
 def unpack(rows: Packing, lanes: dict[str, Array]) -> PyTree:
     """{lane: [*lead, width]} -> leaves [*lead, …]; the inverse of `pack`."""
-    lead = next(iter(lanes.values())).shape[:-1]
+    row = lanes[LANE]
+    lead = row.shape[:-1]
+    narrow = lax.bitcast_convert_type(row[..., rows.words :], jnp.uint8).reshape(*lead, -1)
     leaves = []
     for field in rows.fields:
         if field.width == 0:
             leaves.append(jnp.zeros((*lead, *field.shape), field.dtype))
             continue
-        units = lax.slice_in_dim(lanes[field.lane], field.start, field.start + field.width, axis=-1)
+        source, size = (narrow, 1) if field.narrow else (row, 4)
+        units = lax.slice_in_dim(source, field.start, field.start + field.width, axis=-1)
         if field.dtype == np.bool_:
             leaves.append(units.reshape(*lead, *field.shape) != 0)
             continue
-        ratio = field.dtype.itemsize // _LANES[field.lane].itemsize
+        ratio = field.dtype.itemsize // size
         units = units.reshape(*lead, *field.shape, *([ratio] if ratio > 1 else []))
         leaves.append(lax.bitcast_convert_type(units, field.dtype))
     return rows.treedef.unflatten(leaves)
@@ -95,7 +114,7 @@ def unpack(rows: Packing, lanes: dict[str, Array]) -> PyTree:
 
 def empty(rows: Packing, *lead: int) -> dict[str, Array]:
     """Lanes [*lead, width] of zeros."""
-    return {lane: jnp.zeros((*lead, width), _LANES[lane]) for lane, width in rows.widths}
+    return {lane: jnp.zeros((*lead, width), jnp.uint32) for lane, width in rows.widths}
 
 
 def append(ring: Ring, block: dict[str, Array]) -> Ring:

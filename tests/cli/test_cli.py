@@ -1,0 +1,100 @@
+"""The command line as a user meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from jaxrl_hpc.cli.main import COMMANDS, main
+from tests import small
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(small.data(run={"total_env_steps": 1200})))
+    return path
+
+
+def test_train_evaluate_report(config_file, tmp_path, capsys):
+    run_dir = str(tmp_path / "out")
+    assert main(["train", str(config_file), "--run-dir", run_dir, "agent.gamma=0.97", "run.seeds=2"]) == 0
+    out = capsys.readouterr().out
+    assert "dqn on CartPole-v1: return" in out and "IQM of 2 seeds" in out
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["seeds"] == 2
+    saved = yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())
+    assert saved["agent"]["gamma"] == 0.97 and saved["agent"]["target_every"] > 0
+    assert main(["evaluate", run_dir, "--episodes", "4", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["eval_return_per_seed"]) == 2
+    assert main(["report", run_dir]) == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "CartPole-v1" in page and "learning_rate" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "no_such_config"], "there is no config file"),
+        (["train", "CONFIG", "agent.gama=1"], "agent.gama: unknown key; did you mean gamma?"),
+        (["train", "CONFIG", "agent.gamma=two"], "agent.gamma: should be a valid number"),
+        (["evaluate", "nowhere"], "there is no run directory nowhere"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    arguments, words, config_file, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(config_file) if a == "CONFIG" else a for a in arguments]) == 2
+    err = capsys.readouterr().err
+    assert words in err and "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_overwrite_only_deletes_runs(config_file, tmp_path, capsys):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("years of work")
+    assert main(["train", str(config_file), "--run-dir", str(precious), "--overwrite"]) == 2
+    assert (precious / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("kind", ["agents", "envs", "replays", "workflows", "configs"])
+def test_list(kind, capsys):
+    assert main(["list", kind]) == 0
+    wanted = {
+        "agents": "dqn",
+        "envs": "CartPole-v1",
+        "replays": "uniform",
+        "workflows": "fused",
+        "configs": "cartpole_dqn",
+    }
+    assert wanted[kind] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_help_has_an_example(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert f"jaxrl-hpc {command}" in capsys.readouterr().out.split("example", 1)[-1]
+
+
+def test_unknown_options_are_refused(config_file, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["train", str(config_file), "--fast"])
+    assert caught.value.code == 2
+    assert "--fast" in capsys.readouterr().err
+
+
+def test_help_and_version_are_quick():
+    """They must not import JAX: asked of the interpreter, not of a clock."""
+    code = "import sys; from jaxrl_hpc.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\nassert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_script_form():
+    done = subprocess.run([sys.executable, "scripts/train.py", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "Train a config" in done.stdout

@@ -1,0 +1,48 @@
+"""Every config in configs/ validates, matches the schema, and builds a program that traces."""
+
+from pathlib import Path
+
+import jax
+import jsonschema
+import pytest
+import yaml
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.build import build, hypers_of
+
+ROOT = Path(__file__).resolve().parent.parent / "configs"
+FILES = sorted(p for p in ROOT.rglob("*.yaml") if p.parent.name != "sweeps")
+SCHEMA = configs.json_schema()
+
+
+def test_there_are_configs():
+    assert {"cartpole_dqn", "acrobot_dqn", "breakout_dqn"} <= {p.stem for p in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT).with_suffix("")))
+def test_builds(path):
+    data = configs.parse_yaml(path.read_text(), str(path))
+    jsonschema.validate(data, SCHEMA)
+    config = configs.load(path)
+    parts = build(config)
+    if parts.workflow.pure:
+        hypers = jax.tree.map(jax.numpy.float32, hypers_of(config))
+        state = jax.eval_shape(parts.workflow.init, jax.random.key(0), hypers)
+        after, _ = jax.eval_shape(parts.workflow.step, state, jax.ShapeDtypeStruct((), "int32"))
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
+            lambda x: (x.shape, x.dtype), state
+        )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_says_what_it_is(path):
+    comments = [line for line in path.read_text().splitlines() if line.startswith("# ")]
+    assert [c for c in comments if "yaml-language-server" not in c], (
+        f"{path} has no comment on budget and result"
+    )
+
+
+def test_schema_file_is_current():
+    assert yaml.safe_load((ROOT / "schema.json").read_text()) == SCHEMA, (
+        "run: jaxrl-hpc schema > configs/schema.json"
+    )
