@@ -138,16 +138,16 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
 
     def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
         del key
-        first = jax.tree.map(lambda x: x[0], batch.data)
+        steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.data)  # all n N of them
 
         def q_loss(params: PyTree) -> tuple[Array, tuple[Array, Array]]:
             error, value = td_error(state, params, batch.data)
             return jnp.mean(batch.weight * huber(error, state.hypers["huber_delta"])), (error, value)
 
         def model_loss(params: PyTree) -> Array:
-            coded = jax.nn.one_hot(first.action, num_actions)
-            found = world.predict(model, params, state.aux, first.obs, coded)
-            square, entropy = world.errors(state.aux, found, first.obs, first)
+            coded = jax.nn.one_hot(steps.action, num_actions)
+            found = world.predict(model, params, state.aux, steps.obs, coded)
+            square, entropy = world.errors(state.aux, found, steps.obs, steps)
             return (square + entropy).mean(axis=1).sum()  # each member as if it were alone
 
         (loss, (error, value)), q_grads = jax.value_and_grad(q_loss, has_aux=True)(state.params["q"])
