@@ -4,7 +4,8 @@ V-trace (Espeholt et al. 2018), with rho_t = pi(a_t | s_t) / mu(a_t | s_t):
 
     delta_t = min(rho_bar, rho_t) (r_t + gamma d_t V(s'_t) - V(s_t))
     v_t - V(s_t) = delta_t + gamma lambda min(c_bar, rho_t) (1 - last_t) (v_{t+1} - V(s_{t+1}))
-    A_t = min(rho_bar, rho_t) (r_t + gamma d_t [V(s'_t) + lambda (1 - last_t) (v_{t+1} - V(s_{t+1}))] - V(s_t))
+    A_t = min(rho_bar, rho_t) (r_t + gamma d_t V(s'_t) - V(s_t)
+                               + gamma lambda (1 - last_t) (v_{t+1} - V(s_{t+1})))
 
 With rho = 1 both v_t - V(s_t) and A_t are GAE(lambda) (Schulman et al. 2016), and n-step returns when
 lambda is 1. s'_t is what step t led to before any reset: `d_t` is 0 where the episode terminated, and a

@@ -3,8 +3,8 @@
 A draw is kept `raw`: the category, or the Gaussian variable before it is brought into the action's
 bounds. Probabilities are always computed from the raw draw, so nothing has to be inverted:
 
-    plain     a = clip(centre + scale x, low, high)   log p(x) = log N(x; m, s) - sum log scale
-    squashed  a = centre + scale tanh(x)              log p(a) = log N(x; m, s) - sum log(scale (1 - tanh(x)^2))
+    plain     a = clip(centre + scale x, low, high)  log p = log N(x; m, s) - sum log scale
+    squashed  a = centre + scale tanh(x)             log p = log N(x; m, s) - sum log(scale (1 - tanh(x)^2))
 
 The plain density is that of the action before clipping (the part beyond a bound is the environment's
 affair). log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)) is exact where tanh(x) rounds to one.
