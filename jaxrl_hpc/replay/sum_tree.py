@@ -199,19 +199,22 @@ def find(shape: Layout, tree: Array, words: Array) -> tuple[Array, Array]:
     lanes = jnp.arange(shape.fanout, dtype=jnp.int32)
     offsets, ends = jnp.array(shape.offsets, jnp.int32), jnp.array(shape.counts, jnp.int32) - 1
 
-    def descend(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        node, fraction = carry
+    def descend(step: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        node, fraction, _ = carry
         level = len(shape.counts) - 1 - step
         first = node * shape.fanout
-        place = offsets[level] + first[:, None] + lanes
-        child, fraction = choose(tree.at[place].get(mode="promise_in_bounds"), fraction)
-        return jnp.minimum(first + child, ends[level]), fraction  # beyond the end only in an empty tree
+        children = tree.at[offsets[level] + first[:, None] + lanes].get(mode="promise_in_bounds")
+        child, fraction = choose(children, fraction)
+        mass = jnp.sum(jnp.where(lanes == child[:, None], children, 0.0), axis=1)
+        return jnp.minimum(first + child, ends[level]), fraction, mass  # beyond only in an empty tree
 
     with jax.enable_x64(True):
-        # A loop, because XLA would fuse an unrolled descent and compute upper levels over and over.
-        start = (jnp.zeros(words.shape[0], jnp.int32), to_fraction(words))
-        index, _ = lax.fori_loop(jnp.int32(0), jnp.int32(len(shape.counts)), descend, start)
-    return index, tree.at[index].get(mode="promise_in_bounds")
+        # A loop, because XLA would fuse an unrolled descent and compute upper levels over and over; and
+        # all reads are inside it, so that none is left for after an update, which would cost a copy.
+        number = words.shape[0]
+        start = (jnp.zeros(number, jnp.int32), to_fraction(words), jnp.zeros(number, jnp.float32))
+        index, _, mass = lax.fori_loop(jnp.int32(0), jnp.int32(len(shape.counts)), descend, start)
+    return index, mass
 
 
 def sample(shape: Layout, tree: Array, words: Array, number: int, stratified: bool) -> tuple[Array, Array]:
