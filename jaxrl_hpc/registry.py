@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.agents import a2c, ddpg, dqn, dyna_q, ppo, recurrent_dqn, td3
-from jaxrl_hpc.envs import gymnax_bridge, probes
+from jaxrl_hpc.envs import exabooster, gymnax_bridge, probes
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.replay import prioritised, uniform
+from jaxrl_hpc.replay import prioritised, sequence, uniform
 from jaxrl_hpc.schema import Schema
 from jaxrl_hpc.workflows import fused
 
@@ -35,10 +35,15 @@ AGENTS: dict[str, Component] = {
     "recurrent_dqn": _component(recurrent_dqn),
     "td3": _component(td3),
 }
-REPLAYS: dict[str, Component] = {"uniform": _component(uniform), "prioritised": _component(prioritised)}
+REPLAYS: dict[str, Component] = {
+    "prioritised": _component(prioritised),
+    "sequence": _component(sequence),
+    "uniform": _component(uniform),
+}
 WORKFLOWS: dict[str, Component] = {"fused": _component(fused)}
 ENVS: dict[str, Component] = {
     **{name: _component(gymnax_bridge) for name in gymnax_bridge.NAMES},
+    **{name: Component(exabooster.ExaBoosterConfig, exabooster.make_env) for name in exabooster.NAMES},
     **{name: _component(probes) for name in probes.NAMES},
 }
 
