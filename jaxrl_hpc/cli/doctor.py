@@ -1,0 +1,58 @@
+"""Check this installation: says what works, and what to do about what does not.
+
+examples:
+  jaxrl-hpc doctor
+  jaxrl-hpc doctor --no-mpi
+  jaxrl-hpc doctor --mpiexec /opt/mpi/bin/mpiexec --deadline 120
+
+Looks at versions, devices, threads, memory, the compilation cache, the compiled replay kernel, Slurm, and
+starts two MPI ranks that do an mpi4jax allreduce inside jit and use a one-sided window.
+
+exit codes: 0 all that is needed works; 1 something is broken. What is merely absent (MPI on a laptop,
+Slurm, optional packages) is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+MARKS = {"ok": ("green", "works"), "note": ("yellow", "note"), "broken": ("red", "broken")}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-mpi", action="store_true", help="leave out the MPI self-test")
+    parser.add_argument("--mpiexec", metavar="PATH", help="the launcher to test (default: the one found)")
+    parser.add_argument(
+        "--deadline", type=float, default=90.0, metavar="SECONDS", help="for the MPI self-test (default: 90)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from jaxrl_hpc.cli.doctor_checks import BROKEN, local_checks
+    from jaxrl_hpc.cli.doctor_mpi import mpi
+
+    console = Console()
+    checks = list(local_checks())
+    if not args.no_mpi:
+        with console.status("starting two MPI ranks …"):
+            checks.append(mpi(args.mpiexec, args.deadline))
+    table = Table("", "what", "found", box=None, pad_edge=False)
+    for check in checks:
+        colour, word = MARKS[check.status]
+        table.add_row(f"[{colour}]{word}[/]", check.name, escape(check.finding))
+    console.print(table)
+    advice = [check for check in checks if check.advice]
+    if advice:
+        console.print("\n[bold]What to do[/]")
+        for check in advice:
+            console.print(f"• {check.name}: {escape(check.advice)}", soft_wrap=True)
+    broken = [check.name for check in checks if check.status == BROKEN]
+    if broken:
+        console.print(f"\n[red]Broken: {', '.join(broken)}[/]")
+        return 1
+    console.print("\n[green]All that is needed works.[/]")
+    return 0

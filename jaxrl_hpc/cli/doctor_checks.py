@@ -1,0 +1,169 @@
+"""The checks behind `jaxrl-hpc doctor`: each looks at one thing and says what to do if it is not right."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from jaxrl_hpc import __version__, machine
+
+OK, NOTE, BROKEN = "ok", "note", "broken"
+
+
+class Check(NamedTuple):
+    """What was found."""
+
+    name: str
+    status: str  # ok; note: works without it; broken: something that is needed does not work
+    finding: str
+    advice: str = ""
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed distribution."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def importable(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def devices() -> Check:
+    import jax
+    import jax.numpy as jnp
+
+    try:
+        found = jax.devices()
+        total = float(jax.jit(lambda x: (x * x).sum())(jnp.arange(4.0)))
+    except Exception as error:
+        return Check("devices", BROKEN, f"JAX cannot compute: {error}", "Try again with JAX_PLATFORMS=cpu.")
+    if total != 14.0:
+        return Check("devices", BROKEN, f"a sum of squares came out as {total}, not 14", "Reinstall jaxlib.")
+    kinds = ", ".join(f"{d.platform}:{d.id} ({d.device_kind})" for d in found)
+    if found[0].platform == "cpu" and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
+        return Check(
+            "devices",
+            NOTE,
+            f"{kinds}; there is an NVIDIA GPU that JAX does not use",
+            'To use the GPU: pip install "jax[cuda12]" (programs are compiled for CUDA in tests, '
+            "but have not been run on a GPU).",
+        )
+    return Check("devices", OK, kinds)
+
+
+def versions() -> Check:
+    required = importlib.metadata.requires("jaxrl-hpc") if installed("jaxrl-hpc") else None
+    names = [re.split(r"[^\w.-]", line)[0] for line in required or ["jax"] if "extra ==" not in line]
+    missing = [name for name in names if installed(name) is None]
+    shown = ("jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
+    text = f"jaxrl_hpc {__version__}, Python {platform.python_version()}, " + ", ".join(
+        f"{name} {installed(name)}" for name in shown if installed(name)
+    )
+    if missing:
+        return Check("versions", BROKEN, f"{text}; missing: {', '.join(missing)}", "Run: pip install -e .")
+    if required is None:
+        return Check("versions", NOTE, f"{text}; not installed as a package", "Run: pip install -e .")
+    return Check("versions", OK, text)
+
+
+def threads() -> Check:
+    cores = machine.available_cores()
+    settings = ("NPROC", "OMP_NUM_THREADS", "XLA_FLAGS", "SLURM_CPUS_PER_TASK")
+    given = [f"{name}={os.environ[name]}" for name in settings if os.environ.get(name)]
+    text = (
+        f"{cores} of {os.cpu_count()} cores usable; seeds train {cores} at a time, one XLA thread each; "
+        f"a single run gets more threads from layers of {machine.WIDE_LAYER} on"
+    )
+    text += f"; set: {', '.join(given)}" if given else ""
+    busy = os.getloadavg()[0]
+    if busy > cores * 1.5:
+        advice = "Other work slows runs down; timings taken now mean little."
+        return Check("threads", NOTE, f"{text}; the machine is busy (load {busy:.1f})", advice)
+    return Check("threads", OK, text)
+
+
+def memory() -> Check:
+    free, total = machine.available_memory(), psutil.virtual_memory().total
+    text = f"{free / 2**30:.1f} GiB free for this process, {total / 2**30:.1f} GiB in the machine"
+    if free < 2**30:
+        return Check("memory", NOTE, text, "Lower replay.capacity or run.seeds, or ask for more memory.")
+    return Check("memory", OK, text)
+
+
+def compilation_cache() -> Check:
+    import jax
+
+    machine.enable_compilation_cache()
+    folder = Path(str(jax.config.jax_compilation_cache_dir))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".doctor-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        advice = "Set JAXRL_HPC_CACHE to a folder that can be written; without it every start compiles anew."
+        return Check("compilation cache", NOTE, f"{folder}: {error.strerror}", advice)
+    files = [f for f in folder.iterdir() if f.is_file()]
+    size = sum(f.stat().st_size for f in files) / 2**20
+    return Check("compilation cache", OK, f"{folder}: {len(files)} files, {size:.0f} MiB")
+
+
+def replay_kernel() -> Check:
+    from jaxrl_hpc.replay import native
+
+    if native.available():
+        return Check("replay kernel", OK, "the compiled sum tree is loaded")
+    return Check(
+        "replay kernel",
+        NOTE,
+        "the compiled sum tree is missing: prioritised replay uses the slower pure JAX one, same results",
+        "With a C++ compiler: pip install -e . --no-build-isolation",
+    )
+
+
+def slurm() -> Check:
+    here = [name for name in ("sbatch", "srun", "sinfo") if shutil.which(name)]
+    job = os.environ.get("SLURM_JOB_ID")
+    if not here:
+        return Check("Slurm", NOTE, "not on this machine: everything but batch jobs works without it")
+    return Check("Slurm", OK, f"{', '.join(here)} found" + (f"; inside job {job}" if job else ""))
+
+
+def extras() -> Check:
+    groups = {
+        "MPI": ("mpi4py", "mpi4jax"),
+        "outside simulators": ("gymnasium", "envpool", "ale-py"),
+        "benchmark peers": ("rejax", "flashbax", "cpprb"),
+    }
+    text = "; ".join(
+        f"{group}: {', '.join(f'{n} {installed(n)}' if installed(n) else f'no {n}' for n in names)}"
+        for group, names in groups.items()
+    )
+    complete = all(installed(name) for names in groups.values() for name in names)
+    advice = "" if complete else 'Extras come by: pip install -e ".[mpi]", ".[external]", ".[peers]"'
+    return Check("extras", OK if complete else NOTE, text, advice)
+
+
+def local_checks() -> Iterator[Check]:
+    """All that needs no other process."""
+    for check in (versions, devices, threads, memory, compilation_cache, replay_kernel, extras, slurm):
+        yield check()
+
+
+def find_mpiexec() -> str | None:
+    """The launcher of the MPI in this environment, else the one on the PATH."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    return str(beside) if beside.is_file() else shutil.which("mpiexec") or shutil.which("mpirun")

@@ -1,0 +1,130 @@
+"""Does MPI work here? Starts two ranks of mpi_selftest with a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from jaxrl_hpc.cli.doctor_checks import BROKEN, NOTE, OK, Check, find_mpiexec, importable
+
+RANKS = 2
+STEPS = {"ranks": "starting", "allreduce": "mpi4jax allreduce inside jit", "window": "one-sided window"}
+REINSTALL = 'CUDA_PATH=/dev/null pip install --no-cache-dir --force-reinstall "mpi4jax" mpi4py'
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without traces of a job that doctor itself may be part of, on one core per rank."""
+    inherited = ("PMI_", "PMIX_", "OMPI_COMM", "HYDI_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(inherited)}
+    # what Open MPI wants for two ranks on a small machine; others ignore it
+    relaxed = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+    return {"JAX_PLATFORMS": "cpu", "NPROC": "1", **relaxed, **kept}
+
+
+def launch(command: list[str], seconds: float) -> tuple[str, str, bool]:
+    """(stdout, stderr, in time?) of a command; ended with all its children after the deadline."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+        start_new_session=True,  # so that the deadline reaches the ranks too
+    )
+    try:
+        return *process.communicate(timeout=seconds), True
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return *process.communicate(), False
+
+
+def parse(output: str) -> list[dict[str, Any]]:
+    """The JSON lines among whatever else was printed."""
+    results = []
+    for line in output.splitlines():
+        start = line.find('{"step"')
+        if start >= 0:
+            try:
+                results.append(json.loads(line[start:]))
+            except json.JSONDecodeError:
+                continue
+    return results
+
+
+def judge(launcher: str, stdout: str, stderr: str, in_time: bool, seconds: float) -> Check:
+    """What the ranks' output means."""
+    results = parse(stdout)
+    passed = {r["step"]: r["text"] for r in results if r["ok"]}
+    failed = [r for r in results if not r["ok"]]
+    wrong_size = f"of {RANKS} processes in the job"
+    if any(wrong_size in r["text"] for r in failed):
+        return Check(
+            "MPI",
+            BROKEN,
+            f"{launcher} starts separate jobs of one process: it belongs to another MPI than mpi4py "
+            f"({failed[0]['text']})",
+            "Use the mpiexec of the library that mpi4py was built with (--mpiexec PATH tries another), "
+            f"or rebuild mpi4py and mpi4jax with this one: {REINSTALL}",
+        )
+    if failed:
+        step, text = failed[0]["step"], failed[0]["text"]
+        advice = "Load the MPI module that mpi4py was built with, or rebuild: " + REINSTALL
+        if "No module named 'mpi4jax'" in text:
+            advice = (
+                "Run: CUDA_PATH=/dev/null pip install --no-cache-dir mpi4jax (needed by ranks that train)."
+            )
+        elif step == "window":
+            advice = "One-sided workflows (rma) will not work; async and sharded do not need windows."
+        return Check("MPI", BROKEN, f"{STEPS[step]} failed: {text}", advice)
+    missing = [text for step, text in STEPS.items() if step not in passed]
+    if not in_time:
+        return Check(
+            "MPI",
+            BROKEN,
+            f"no answer within {seconds:.0f} s while {missing[0] if missing else 'ending'}, by {launcher}",
+            "Login nodes often forbid mpiexec: try inside a job, or raise --deadline.",
+        )
+    if missing:
+        last = next((line for line in reversed(stderr.splitlines()) if line.strip()), "no message")
+        return Check(
+            "MPI",
+            BROKEN,
+            f"{launcher}: the ranks ended while {missing[0]} ({last.strip()})",
+            f"Check the MPI installation; to rebuild: {REINSTALL}",
+        )
+    return Check("MPI", OK, "; ".join([*passed.values(), f"launcher {launcher}"]))
+
+
+def mpi(mpiexec: str | None, seconds: float) -> Check:
+    """Two ranks on this machine."""
+    if not importable("mpi4py"):
+        return Check(
+            "MPI",
+            NOTE,
+            "mpi4py is not installed: all that needs one process works; workflows with ranks do not",
+            'For those: pip install -e ".[mpi]" (brings its own MPI), or with the MPI of a cluster: '
+            "CUDA_PATH=/dev/null pip install --no-cache-dir mpi4py mpi4jax",
+        )
+    launcher = mpiexec or find_mpiexec()
+    if launcher is None:
+        return Check(
+            "MPI",
+            BROKEN,
+            "mpi4py is installed, but there is no mpiexec",
+            "Load an MPI module, or: pip install mpich; srun --mpi=pmi2 starts ranks inside a Slurm job.",
+        )
+    command = [launcher, "-n", str(RANKS), sys.executable, "-m", "jaxrl_hpc.cli.mpi_selftest", str(RANKS)]
+    try:
+        stdout, stderr, in_time = launch(command, seconds)
+    except OSError as error:
+        return Check("MPI", BROKEN, f"{launcher} does not start: {error.strerror}", "Give --mpiexec PATH.")
+    return judge(launcher, stdout, stderr, in_time, seconds)

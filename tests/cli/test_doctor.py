@@ -1,0 +1,145 @@
+"""doctor tells working, absent and broken apart, and ends with the right code."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxrl_hpc.cli import doctor_checks, doctor_mpi, main
+
+pytest.importorskip("jax")
+
+
+def line(step, ok, text="fine"):
+    return json.dumps({"step": step, "ok": ok, "text": text}) + "\n"
+
+
+def script(path, text):
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return str(path)
+
+
+def test_local_checks_find_a_working_installation():
+    found = {check.name: check for check in doctor_checks.local_checks()}
+    assert not [c for c in found.values() if c.status == doctor_checks.BROKEN], found
+    assert "jax " in found["versions"].finding
+    assert "cpu:0" in found["devices"].finding
+
+
+def test_a_missing_dependency_is_broken(monkeypatch):
+    versions = {"jaxrl-hpc": "0.1.0", "jax": "1"}
+    monkeypatch.setattr(doctor_checks, "installed", versions.get)
+    check = doctor_checks.versions()
+    assert check.status == doctor_checks.BROKEN
+    assert "flax" in check.finding and "six" in check.finding and "mpi4py" not in check.finding
+    assert "pip install" in check.advice
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(monkeypatch, tmp_path):
+    import jax
+
+    (tmp_path / "file").write_text("")
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path / "file" / "inside"))
+        check = doctor_checks.compilation_cache()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert check.status == doctor_checks.NOTE and "JAXRL_HPC_CACHE" in check.advice
+
+
+def test_without_mpi4py_it_is_a_laptop_and_fine(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)  # import mpi4py raises ImportError
+    assert main.main(["doctor"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "mpi4py is not installed: all that needs one process works" in out.replace("  ", " ")
+    assert "All that is needed works" in out
+
+
+def test_no_mpiexec(monkeypatch):
+    monkeypatch.setattr(doctor_mpi, "importable", lambda name: True)
+    monkeypatch.setattr(doctor_mpi, "find_mpiexec", lambda: None)
+    check = doctor_mpi.mpi(None, 5)
+    assert check.status == doctor_checks.BROKEN and "no mpiexec" in check.finding
+
+
+def test_a_launcher_that_is_not_there():
+    check = doctor_mpi.mpi("/nowhere/mpiexec", 5)
+    assert check.status == doctor_checks.BROKEN and "/nowhere/mpiexec does not start" in check.finding
+
+
+def test_deadline_ends_the_ranks_too(tmp_path):
+    child = tmp_path / "child"
+    text = (
+        "import os, subprocess, sys, time\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(child)!r}, 'w').write(str(p.pid))\n"
+        f"print({line('ranks', True)!r}, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    check = doctor_mpi.mpi(script(tmp_path / "mpiexec", text), 5)
+    assert check.status == doctor_checks.BROKEN
+    assert "no answer within 5 s while mpi4jax allreduce" in check.finding
+    pid = int(child.read_text())
+    for _ in range(200):
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                gone = f.read().rsplit(")", 1)[1].split()[0] == "Z"
+        except FileNotFoundError:
+            gone = True
+        if gone:
+            break
+        time.sleep(0.05)
+    assert gone
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "words"),
+    [
+        (line("ranks", True) + line("allreduce", True) + line("window", False, "put 7"), "", "window failed"),
+        (line("ranks", False, "RuntimeError: cannot load MPI library"), "", "cannot load MPI"),
+        (line("ranks", True), "boom\nsegfault\n", "(segfault)"),
+        ("", "", "(no message)"),
+        ("noise {\n" + line("ranks", True)[:20] + "\n", "", "while starting"),
+    ],
+)
+def test_what_ranks_say_becomes_a_finding(stdout, stderr, words):
+    check = doctor_mpi.judge("mpiexec", stdout, stderr, True, 5)
+    assert check.status == doctor_checks.BROKEN and words in check.finding and check.advice
+
+
+def test_all_steps_passed():
+    stdout = "".join(line(step, True, step) for step in doctor_mpi.STEPS)
+    assert doctor_mpi.judge("mpiexec", stdout, "", True, 5).status == doctor_checks.OK
+
+
+@pytest.mark.mpi
+def test_a_wrong_launcher_is_recognised(tmp_path):
+    """Two processes that know nothing of each other: what another MPI's mpiexec starts."""
+    pytest.importorskip("mpi4py")
+    text = (
+        "import subprocess, sys\n"
+        "ranks = [subprocess.Popen(sys.argv[3:]) for _ in range(int(sys.argv[2]))]\n"
+        "sys.exit(max(r.wait() for r in ranks))\n"
+    )
+    check = doctor_mpi.mpi(script(tmp_path / "mpiexec", text), 120)
+    assert check.status == doctor_checks.BROKEN
+    assert "separate jobs of one process" in check.finding and "--mpiexec" in check.advice
+
+
+@pytest.mark.mpi
+def test_the_command_with_real_ranks(tmp_path):
+    pytest.importorskip("mpi4jax")
+    if doctor_checks.find_mpiexec() is None:
+        pytest.skip("no mpiexec")
+    command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "doctor", "--deadline", "300"]
+    environment = {**os.environ, "COLUMNS": "400"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 ranks" in done.stdout and "allreduce inside jit" in done.stdout
+    assert "one-sided window: put, get, atomic add" in done.stdout
