@@ -5,12 +5,14 @@ Nothing heavy is imported here: gymnax comes in when an environment is made.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxrl_hpc.envs.exabooster.config import ExaBoosterConfig
-from jaxrl_hpc.types import Env
+from jaxrl_hpc.types import Array, Env, PyTree
 
 if TYPE_CHECKING:
     from jaxrl_hpc.envs.exabooster.environment import EnvParams, ExaBooster
@@ -31,7 +33,16 @@ def make_env(config: ExaBoosterConfig) -> Env:
     from jaxrl_hpc.envs.gymnax_bridge import from_gymnax
 
     env, params = make(config)
-    return from_gymnax(env, params, config.name, INFO_KEYS, summarise)
+
+    def picture(act: Callable[..., Any], carry: PyTree, key: Array, label: str, folder: Path) -> None:
+        """One episode, agent against regulator, as episode.png."""
+        from jaxrl_hpc.envs.exabooster.episodes import record_episode
+        from jaxrl_hpc.envs.exabooster.figures import episode_figure
+
+        episode = record_episode(env, params, act, key, carry)
+        episode_figure(episode, label).savefig(folder / "episode.png")
+
+    return from_gymnax(env, params, config.name, INFO_KEYS, summarise)._replace(picture=picture)
 
 
 def summarise(sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

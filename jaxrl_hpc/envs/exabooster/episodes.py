@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_hpc.envs.exabooster import channels, generator
 from jaxrl_hpc.envs.exabooster.environment import EnvParams, EnvState, ExaBooster
+from jaxrl_hpc.envs.exabooster.policies import Rule, nearest_action
 from jaxrl_hpc.types import Array, PyTree
 
 Policy = Callable[[PyTree, Array, Array], tuple[Array, PyTree]]  # (carry, obs, key) -> (action, carry)
@@ -35,6 +36,26 @@ def record_episode(
     env: ExaBooster, params: EnvParams, policy: Policy, key: Array, carry: PyTree = ()
 ) -> Episode:
     """Play one episode; `carry` is what the policy starts with. Consumes key."""
+    return _record(env, params, lambda carry, obs, state, key: policy(carry, obs, key), key, lambda _: carry)
+
+
+def record_rule(env: ExaBooster, params: EnvParams, rule: Rule, key: Array) -> Episode:
+    """Play one episode with a reference rule, through the environment's actions. Consumes key."""
+
+    def act(beta: Array, obs: Array, state: EnvState, key: Array) -> tuple[Array, Array]:
+        vimin, beta = rule(env, params, state, beta)
+        return nearest_action(env, params, vimin - state.agent.vimin), beta
+
+    return _record(env, params, act, key, lambda state: state.beta)
+
+
+def _record(
+    env: ExaBooster,
+    params: EnvParams,
+    act: Callable[[PyTree, Array, EnvState, Array], tuple[Array, PyTree]],
+    key: Array,
+    first_carry: Callable[[EnvState], PyTree],
+) -> Episode:
     reset_key, run_key = jax.random.split(key)
 
     def values(state: EnvState) -> Array:
@@ -44,18 +65,18 @@ def record_episode(
     def tick(held: tuple, key: Array) -> tuple[tuple, tuple[Array, Array]]:
         obs, state, carry = held
         act_key, step_key = jax.random.split(key)
-        action, carry = policy(carry, obs, act_key)
+        action, carry = act(carry, obs, state, act_key)
         obs, state, _, terminated, _ = env.step_env(step_key, state, action, params)
         return (obs, state, carry), (values(state), terminated)
 
     @jax.jit
-    def play(carry: PyTree) -> tuple[Array, Array, Array]:
+    def play() -> tuple[Array, Array, Array]:
         obs, state = env.reset_env(reset_key, params)
         keys = jax.random.split(run_key, env.config.horizon)
-        _, (rows, terminated) = jax.lax.scan(tick, (obs, state, carry), keys)
+        _, (rows, terminated) = jax.lax.scan(tick, (obs, state, first_carry(state)), keys)
         return values(state), rows, terminated
 
-    first, rows, terminated = jax.device_get(play(carry))
+    first, rows, terminated = jax.device_get(play())
     length = int(np.argmax(terminated)) + 1 if terminated.any() else len(rows)
     table = np.concatenate([first[None], rows[:length]]).astype(np.float64)
     return Episode(

@@ -150,24 +150,31 @@ def _damped_step(coefficients: tuple, x: Array, y: Array, first: Array, second: 
     return a * x + b * y + p * first, c * x + d * y + q * first + r * second
 
 
+def _draw(key: Array, normals: int, fractions: int) -> tuple[Array, Array]:
+    """Standard normals and numbers in (0, 1) from one call: each call costs compile time and a hash.
+
+    Normals are made as jax.random.normal makes them.
+    """
+    low = np.nextafter(np.float32(-1), np.float32(0))
+    uniform = jax.random.uniform(key, (normals + fractions,), minval=low, maxval=1.0)
+    return np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform[:normals]), 0.5 * (uniform[normals:] + 1)
+
+
 def initial_machine(key: Array, plant: Plant) -> Machine:
-    """A stationary draw."""
-    phase_key, burst_key, normal_key = jax.random.split(key, 3)
-    normal = jax.random.normal(normal_key, (6,))
-    drift_std = plant.drift / np.sqrt(1 - DRIFT_DECAY**2)
-    steps = jnp.round(SET_POINT_STD / SET_POINT_STEP * normal[1])
+    """A stationary draw. Consumes key."""
+    normal, fraction = _draw(key, 6, 2)
     return Machine(
-        phase=jax.random.randint(phase_key, (), 0, SUPERCYCLE),
+        phase=jnp.minimum((SUPERCYCLE * fraction[0]).astype(jnp.int32), SUPERCYCLE - 1),
         tick=jnp.zeros((), jnp.int32),
-        burst_phase=jax.random.uniform(burst_key, (), maxval=2 * np.pi),
-        drift=drift_std * normal[0],
+        burst_phase=2 * np.pi * fraction[1],
+        drift=plant.drift / np.sqrt(1 - DRIFT_DECAY**2) * normal[0],
         linac=(
             LINAC_SLOW[0] * normal[2],
             LINAC_SLOW[0] * normal[3],
             LINAC_FAST[0] * normal[4],
             LINAC_FAST[0] * normal[5],
         ),
-        set_point=SET_POINT_STEP * steps,
+        set_point=SET_POINT_STEP * jnp.round(SET_POINT_STD / SET_POINT_STEP * normal[1]),
     )
 
 
@@ -200,10 +207,8 @@ def ramp_at(plant: Plant, machine: Machine, ahead: int) -> Array:
 
 def advance(key: Array, machine: Machine, plant: Plant) -> tuple[Machine, Signals]:
     """One tick of everything but the loop. Consumes key."""
-    # One draw for all: normals are made from it as jax.random.normal does, the last stays uniform.
-    uniform = jax.random.uniform(key, (9,), minval=np.nextafter(np.float32(-1), np.float32(0)), maxval=1.0)
-    normal = np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform[:8])
-    chance = 0.5 * (uniform[8] + 1)
+    normal, fraction = _draw(key, 8, 1)
+    chance = fraction[0]
     noise, drift, slow_1, slow_2, fast_1, fast_2, white, ripple = (normal[i] for i in range(8))
 
     up = 0.5 * (1 - machine.set_point / SET_POINT_PULL)
