@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.build import Parts
@@ -20,6 +21,7 @@ from jaxrl_hpc.config import Config
 from jaxrl_hpc.fleet import Fleet
 from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.io.metrics import MetricsWriter, Writer
+from jaxrl_hpc.io.plots import write_plots
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory, code_version
 from jaxrl_hpc.io.tensorboard import TensorBoardWriter
@@ -180,8 +182,31 @@ class Trainer:
         wall = self.wall_seconds
         self.save()
         summary = self.summarise(final, wall)
+        self.draw()
         self.run.write_summary(summary)
         return summary
+
+    def draw(self) -> None:
+        """Learning curve and, where the environment can, an episode of the first lane."""
+        self.run.plots.mkdir(exist_ok=True)
+        write_plots(self.run.path)
+        env, agent = self.parts.env, self.parts.agent
+        if env.picture is None:
+            return
+        group = self.fleet.groups[0]
+        state = self.fleet.states[0]
+        if len(group.lanes) > 1:
+            state = jax.tree.map(lambda x: x[0], state)
+        actor = jax.device_put(agent.actor(self.parts.workflow.learner(state)), jax.local_devices()[0])
+
+        def act(carry: Any, obs: Any, key: Any) -> tuple[Any, Any]:
+            one = jax.tree.map(lambda x: x[None], (carry, obs, key))
+            action, carry, _ = agent.act(actor, *one, True)
+            return action[0], jax.tree.map(lambda x: x[0], carry)
+
+        carry = jax.tree.map(lambda x: x[0], agent.carry(jnp.zeros(1, jnp.int32)))
+        name = getattr(self.config.agent, "name", "agent").upper().replace("_", " ")
+        env.picture(act, carry, jax.random.key(self.fleet.lanes[0].seed), name, self.run.plots)
 
     def summarise(self, final: Sequence[Evaluation], wall: float) -> dict[str, Any]:
         config: Any = self.config

@@ -59,6 +59,9 @@ class Env(NamedTuple):
     external: bool = False  # state lives outside the program: not saved, never vmapped
     summarise: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     # host function: sums of info over episodes [episodes] -> evaluation metrics per episode or scalar
+    picture: Callable[..., None] | None = None
+    # host function: (act, carry, key, label, folder) saves PNGs of an episode into a folder, where
+    # act(carry, obs, key) -> (action, carry) plays one copy and label names the agent
 
 
 class Transition(NamedTuple):

@@ -49,6 +49,12 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_SAVED
     s = outcome.summary or {}
     low, high = s["eval_return_ci95"]
+    if "eval_improvement_iqm" in s:
+        low_factor, high_factor = s["eval_improvement_ci95"]
+        print(
+            f"improvement over the regulator: {s['eval_improvement_iqm']:.3f} times smaller error "
+            f"(95 % interval {low_factor:.3f} to {high_factor:.3f}; the regulator itself is 1)"
+        )
     print(
         f"{s['agent']} on {s['env']}: return {s['eval_return_iqm']:.2f} "
         f"(IQM of {s['seeds']} seed{'s' if s['seeds'] > 1 else ''}, 95 % interval {low:.2f} to {high:.2f})\n"
