@@ -1,0 +1,213 @@
+"""Learning results: train shipped configs over several seeds and write one page per study.
+
+    python scripts/studies/learning.py cartpole            train what is missing, then write the page
+    python scripts/studies/learning.py cartpole --page     only write the page from finished runs
+    python scripts/studies/learning.py --list
+
+Runs go to runs/studies/<study>/<entry>; finished ones are skipped, broken ones resumed. The page
+docs/results/<study>.md states for every entry its target, the interquartile mean of the final
+evaluation over seeds with a 95 % bootstrap interval, and the command and commit that made it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl_hpc.io.plots import learning_curves
+from jaxrl_hpc.io.results import RunData, load_run, load_runs
+from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.io.units import count, duration
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+
+
+class Entry(NamedTuple):
+    """One config with its seeds and its target."""
+
+    name: str
+    config: str
+    seeds: int
+    target: float | None = None  # final evaluation return; None: the curve is the result
+    overrides: tuple[str, ...] = ()
+
+
+class Study(NamedTuple):
+    title: str
+    text: str
+    entries: tuple[Entry, ...]
+    metric: str = "eval_return"
+
+
+STUDIES = {
+    "cartpole": Study(
+        "CartPole-v1",
+        "The time limit is 500 steps; 475 counts as solved.",
+        (
+            Entry("dqn", "cartpole_dqn", 16, 475),
+            Entry("ppo", "cartpole_ppo", 8, 475),
+            Entry("a2c_vtrace", "cartpole_a2c", 8, 475),
+            Entry("apex", "cartpole_apex", 8, 475),
+        ),
+    ),
+    "acrobot": Study(
+        "Acrobot-v1",
+        "Reward is −1 a step until the tip is up; DQN's budget is 200k steps, the others' 500k.",
+        (
+            Entry("dqn", "acrobot_dqn", 16, -95),
+            Entry("ppo", "acrobot_ppo", 8, -95),
+            Entry("a2c", "acrobot_a2c", 8, -95),
+        ),
+    ),
+    "pendulum": Study(
+        "Pendulum-v1",
+        "Continuous control; TD3 and DDPG have 50k steps, PPO and A2C 500k.",
+        (
+            Entry("td3", "pendulum_td3", 8, -180),
+            Entry("ddpg", "pendulum_ddpg", 8, -180),
+            Entry("ppo", "pendulum_ppo", 8, -250),
+            Entry("a2c", "pendulum_a2c", 8),
+        ),
+    ),
+    "mountain_car_continuous": Study(
+        "MountainCarContinuous-v0",
+        "The reward for reaching the flag is 100 minus the effort; without exploration nothing is found.",
+        (
+            Entry("td3", "mountain_car_continuous_td3", 8, 80),
+            Entry("ppo", "mountain_car_continuous_ppo", 8, 80),
+        ),
+    ),
+    "minatar_breakout": Study(
+        "Breakout-MinAtar, one million steps",
+        "DQN with a small CNN.",
+        (Entry("dqn", "breakout_dqn", 5),),
+    ),
+    "dyna_q": Study(
+        "CartPole-v1 with a learned model",
+        "Dyna-Q and DQN against real environment steps.",
+        (Entry("dyna_q", "cartpole_dyna_q", 8, 475), Entry("dqn", "cartpole_dqn", 8, 475)),
+    ),
+    "ddpg_prioritised": Study(
+        "DDPG with uniform and with prioritised replay",
+        "Pendulum-v1. EXARL reported that prioritised replay converges faster.",
+        (
+            Entry("uniform", "pendulum_ddpg", 8),
+            Entry("prioritised", "pendulum_ddpg", 8, None, ("replay.name=prioritised",)),
+        ),
+    ),
+    "exabooster": Study(
+        "ExaBooster at H = 100: improvement factor over the regulator",
+        "1 is the machine's own regulator; a retuned PI controller reaches 1.17, a controller that knows "
+        "drift and phase 1.78 through these actions (exabooster_generator.md). "
+        "1.45 equals the original authors' rolling result.",
+        (
+            Entry("ppo", "exabooster_ppo", 8, 1.45),
+            Entry("ppo_long", "exabooster_ppo", 8, 1.75, ("run.total_env_steps=5_000_000",)),
+            Entry("dqn", "exabooster_dqn", 8, 1.45),
+            Entry("a2c", "exabooster_a2c", 8, 1.45),
+            Entry("a2c_vtrace", "exabooster_a2c", 8, 1.45, ("agent.vtrace=true",)),
+        ),
+        metric="eval_improvement",
+    ),
+}
+
+
+def command(study: str, entry: Entry) -> list[str]:
+    settings = [f"run.seeds={entry.seeds}", f"run.name={study}.{entry.name}", *entry.overrides]
+    return ["train", entry.config, *settings, "--run-dir", f"runs/studies/{study}/{entry.name}", "--resume"]
+
+
+def train(study: str, only: str | None) -> None:
+    for entry in STUDIES[study].entries:
+        if only in (None, entry.name):
+            run = [sys.executable, "-m", "jaxrl_hpc.cli.main", *command(study, entry)]
+            print("+ jaxrl-hpc", *command(study, entry), flush=True)
+            subprocess.run(run, cwd=ROOT, check=True)
+
+
+def finished(study: str) -> list[tuple[Entry, RunData]]:
+    rows = []
+    for entry in STUDIES[study].entries:
+        folder = ROOT / "runs" / "studies" / study / entry.name
+        if folder.is_dir() and RunDirectory(folder).read_summary() is not None:
+            rows.append((entry, load_run(folder)))
+    return rows
+
+
+def row(study: str, entry: Entry, run: RunData) -> str:
+    s, metric = run.summary, STUDIES[study].metric
+    low, high = s[f"{metric}_ci95"]
+    value = s[f"{metric}_iqm"]
+    digits = 3 if metric == "eval_improvement" else 1
+    verdict = "–" if entry.target is None else ("reached" if value >= entry.target else "**missed**")
+    cells = [
+        entry.name,
+        str(s["seeds"]),
+        count(s["env_steps"]),
+        "–" if entry.target is None else f"{entry.target:g}",
+        f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]",
+        verdict,
+        duration(s["wall_seconds"]),
+        f"{count(s['env_steps_per_second'])}/s",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def write_page(study: str) -> None:
+    rows = finished(study)
+    if not rows:
+        sys.exit(f"no run of study {study!r} has finished")
+    description = STUDIES[study]
+    figure = learning_curves(load_runs([run.path for _, run in rows]), "eval", description.metric)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(RESULTS / f"{study}.png", dpi=110)
+    missing = [e.name for e in description.entries if e.name not in {entry.name for entry, _ in rows}]
+    lines = [
+        f"# {description.title}",
+        "",
+        f"Made by `python scripts/studies/learning.py {study}`. {description.text}",
+        "",
+        f"![learning curves]({study}.png)",
+        "",
+        "| entry | seeds | steps a seed | target | IQM [95 % interval] | verdict | time | steps |",
+        "|---|---|---|---|---|---|---|---|",
+        *(row(study, entry, run) for entry, run in rows),
+        "",
+        "Final evaluation: greedy episodes after the last update; IQM and bootstrap interval over seeds.",
+        *([f"Not yet run: {', '.join(missing)}.", ""] if missing else [""]),
+        "| entry | command | commit |",
+        "|---|---|---|",
+        *(
+            f"| {e.name} | `jaxrl-hpc {' '.join(command(study, e))}` | `{str(run.summary['commit'])[:10]}` |"
+            for e, run in rows
+        ),
+    ]
+    (RESULTS / f"{study}.md").write_text("\n".join(lines) + "\n")
+    print(f"wrote docs/results/{study}.md")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY")
+    parser.add_argument("--entry", help="train only this entry")
+    parser.add_argument("--page", action="store_true", help="only write the pages")
+    parser.add_argument("--list", action="store_true", help="show the studies")
+    args = parser.parse_args()
+    if args.list or not args.studies:
+        for name, study in STUDIES.items():
+            print(f"{name:26s} {study.title}: {', '.join(e.name for e in study.entries)}")
+        return
+    for study in args.studies:
+        if not args.page:
+            train(study, args.entry)
+        write_page(study)
+
+
+if __name__ == "__main__":
+    main()
