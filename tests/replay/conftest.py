@@ -12,6 +12,8 @@ from jaxrl_hpc.types import Transition
 def transition(time: np.ndarray, copy: np.ndarray, last: np.ndarray) -> Transition:
     """Transitions of step `time` of environment `copy`."""
     stamp = np.stack([time, copy], axis=-1)
+    # Before the reset: at an episode's end not what the next step sees.
+    following = stamp + np.array([1, 0]) + last[..., None] * np.array([0, 10_000])
     return Transition(
         obs={
             "stamp": jnp.asarray(stamp, jnp.int32),
@@ -22,10 +24,8 @@ def transition(time: np.ndarray, copy: np.ndarray, last: np.ndarray) -> Transiti
         discount=jnp.asarray(1.0 - last, jnp.float32),
         last=jnp.asarray(last, bool),
         next_obs={
-            "stamp": jnp.asarray(
-                stamp + np.array([1, 0]) + last[..., None] * np.array([0, 10_000]), jnp.int32
-            ),
-            "frame": jnp.asarray((stamp + 7 * last[..., None]) % 251, jnp.uint8),
+            "stamp": jnp.asarray(following, jnp.int32),
+            "frame": jnp.asarray(following % 251, jnp.uint8),
         },
         extras=jnp.asarray(-time, jnp.float32),
     )

@@ -1,0 +1,137 @@
+"""Lazy writing never shows a half-written item; shards together sample like one big tree."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxrl_hpc.replay import global_sampling, lazy, prioritised, sum_tree
+from jaxrl_hpc.schema import traced_values
+from jaxrl_hpc.types import Transition
+
+
+def hypers_of(config) -> dict:
+    return {name: jnp.float32(value) for name, value in traced_values(config).items()}
+
+
+def item(ticket, epoch) -> Transition:
+    """An item [m, n=2] that says which reservation it belongs to and which of its writes it is."""
+    value = jnp.stack([ticket, ticket], axis=-1).astype(jnp.float32)
+    zero = jnp.zeros_like(value)
+    return Transition(value, zero + epoch, zero, zero, zero > 0, value, ())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_reserve_write_commit_never_returns_a_half_written_item(seed: int) -> None:
+    capacity, chunk = 12, 3
+    config = prioritised.Config(capacity=capacity, alpha=1.0)
+    replay = lazy.make(config, batch_size=32)
+    example = jax.tree.map(lambda x: x[0], item(jnp.zeros(1), 0))
+    state = replay.init(example, hypers_of(config))
+    reserve = jax.jit(replay.reserve, static_argnums=1)
+    write, sample = jax.jit(replay.write), jax.jit(replay.sample)
+    commit = jax.jit(lambda s, t, p: replay.commit(s, t, p))
+    rng = np.random.default_rng(seed)
+    reserved: list[np.ndarray] = []
+    written: set[int] = set()
+    live: dict[int, float] = {}  # ticket -> priority
+    head = 0
+    for step in range(120):
+        action = rng.choice(["reserve", "write", "commit"])
+        if action == "reserve" or not reserved:
+            state, tickets = reserve(state, chunk)
+            np.testing.assert_array_equal(tickets, np.arange(head, head + chunk))
+            head += chunk
+            live = {t: p for t, p in live.items() if t >= head - capacity}
+            reserved = [*reserved, np.asarray(tickets)][-7:]  # some are older than the ring: too late
+        else:
+            tickets = rng.permutation(reserved[rng.integers(len(reserved))])
+            if action == "write":
+                state = write(state, jnp.asarray(tickets), item(jnp.asarray(tickets), step))
+                written |= {int(t) for t in tickets if t >= head - capacity}
+            else:
+                priority = rng.exponential(size=chunk).astype(np.float32) + 0.1
+                state = commit(state, jnp.asarray(tickets), jnp.asarray(priority))
+                for t, p in zip(tickets.tolist(), priority, strict=True):
+                    if t in written and t >= head - capacity:
+                        live[t] = float(p)
+        leaves = np.asarray(sum_tree.leaves(sum_tree.layout(capacity, 8), state.tree))
+        expected = np.zeros(capacity)
+        for t, p in live.items():
+            expected[t % capacity] = p + 1e-6
+        np.testing.assert_allclose(leaves, expected, rtol=1e-5)
+        batch = sample(state, jax.random.key(step), jnp.float32(0.5))
+        if live:
+            drawn = np.asarray(batch.data.obs)
+            assert drawn.shape == (2, 32)
+            assert set(drawn.reshape(-1).astype(int).tolist()) <= set(live)
+            np.testing.assert_array_equal(batch.index, drawn[0].astype(int) % capacity)
+        else:
+            np.testing.assert_array_equal(batch.weight, 0)
+
+
+def test_without_priorities_the_highest_so_far_is_given() -> None:
+    config = prioritised.Config(capacity=8, alpha=1.0)
+    replay = lazy.make(config, batch_size=4)
+    state = replay.init(jax.tree.map(lambda x: x[0], item(jnp.zeros(1), 0)), hypers_of(config))
+    state, tickets = replay.reserve(state, 2)
+    state = replay.write(state, tickets, item(tickets, 0))
+    state = replay.commit(state, tickets[:1], jnp.array([5.0]))
+    state = replay.commit(state, tickets[1:], None)
+    np.testing.assert_allclose(sum_tree.leaves(sum_tree.layout(8, 8), state.tree)[:2], 5.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("sampling", ["independent", "stratified"])
+def test_shards_together_sample_like_one_big_tree(shards: int, sampling: str, unroll, example) -> None:
+    used, per_shard, copies, batch_size, rounds = 24, 48, 3, 64 // shards, 600
+    config = prioritised.Config(capacity=per_shard, min_size=1, alpha=1.0, sampling=sampling)
+    exchange = global_sampling.device_axis("shard", shards)
+    replay = global_sampling.make(
+        config, exchange, num_envs=copies, unroll_length=8, window=1, batch_size=batch_size
+    )
+    rng = np.random.default_rng(shards)
+    priorities = np.zeros((shards, per_shard), np.float32)  # half of every shard is still empty
+    priorities[:, :used] = rng.exponential(size=(shards, used)) + 0.2
+    priorities[0] *= 5  # masses differ between shards
+    hypers = hypers_of(config)
+
+    def run(rank, data, priority, keys):
+        state = replay.init(example, hypers)
+        state = replay.add(state, data, priority[:used].reshape(8, copies))
+
+        def one(carry, key):
+            batch = replay.sample(state, key, jnp.float32(1))
+            return carry, (batch.index, batch.weight, batch.data.obs["stamp"][0])
+
+        _, drawn = jax.lax.scan(one, 0, keys)
+        after = replay.prioritise(state, drawn[0][0], drawn[0][0].astype(jnp.float32) + 1)
+        return drawn, after.tree
+
+    data = jax.tree.map(lambda *x: jnp.stack(x), *[unroll(100 * s, 8, copies) for s in range(shards)])
+    keys = jax.random.split(jax.random.key(shards), rounds)
+    mapped = jax.vmap(run, (0, 0, 0, None), axis_name="shard")
+    (index, weight, stamp), trees = jax.tree.map(
+        np.asarray, jax.jit(mapped)(jnp.arange(shards), data, jnp.asarray(priorities), keys)
+    )
+    counts = np.bincount(index.reshape(-1), minlength=shards * per_shard)
+    mass = priorities.reshape(-1).astype(np.float64)
+    expected = mass / mass.sum() * counts.sum()
+    full = mass > 0
+    assert counts[full].sum() == 64 * rounds and expected[full].min() >= 20
+    assert stats.chisquare(counts[full], expected[full]).pvalue > 1e-4
+    # The data is the index's, wherever it came from.
+    owner, local = index // per_shard, index % per_shard
+    np.testing.assert_array_equal(stamp[..., 0], 100 * owner + local // copies)
+    np.testing.assert_array_equal(stamp[..., 1], local % copies)
+    # Weights come from global probabilities and are normalised over the whole batch.
+    together = np.moveaxis(index, 0, -1).reshape(rounds, -1)
+    raw = 1 / mass[together]
+    np.testing.assert_allclose(
+        np.moveaxis(weight, 0, -1).reshape(rounds, -1), raw / raw.max(1, keepdims=True), rtol=1e-4
+    )
+    # New priorities reach their owners.
+    for drawn in index[:, 0].reshape(-1):
+        leaf = trees[drawn // per_shard][drawn % per_shard]
+        np.testing.assert_allclose(leaf, drawn + 1, rtol=1e-5)
