@@ -25,15 +25,16 @@ EPISODES = 1024
 
 TEMPLATE = """# ExaBooster: the learned surrogate
 
-Made by `python scripts/studies/exabooster_surrogate.py`, which runs `jaxrl-hpc surrogate fit` with its defaults:
-{layers} LSTM layer(s) of {width} units on {ticks} ticks of the generator, {updates} updates of {batch} crops of
-{crop} ticks, in {seconds:.0f} s of wall time on one thread of {cores} cores (load average {load:.1f}).
+Made by `python scripts/studies/exabooster_surrogate.py`, which runs `jaxrl-hpc surrogate fit` with its
+defaults: {layers} LSTM layer(s) of {width} units on {ticks} ticks of the generator, {updates} updates of
+{batch} crops of {crop} ticks, in {seconds:.0f} s of wall time on one thread of {cores} cores that others used
+too (load average {load:.1f}).
 
 {gates}
 
-EXARL's surrogate reports a validation MSE of 0.00038 on the real recording; the generator's noise alone is worth
-about 0.00028 in these units. In free runs the network's mean gets Gaussian noise of the validation residual,
-{noise:.4f} in IMINER.
+EXARL's surrogate reports a validation MSE of 0.00038 on the real recording; the generator's noise alone is
+worth about 0.00028 in these units. In free runs the network's mean gets Gaussian noise of the validation
+residual, {noise:.4f} in IMINER.
 
 ## Training
 

@@ -166,8 +166,11 @@ def _seconds(path: Path, time: pa.Array) -> np.ndarray:
             continue
         if kind == pa.float64():
             return parsed.to_numpy(zero_copy_only=False)
-        ticks = parsed.cast(pa.int64()).cast(pa.float64())
-        return ticks.to_numpy(zero_copy_only=False) / 1e9
+        # microseconds since 1970 are whole numbers of a float64, nanoseconds are not
+        microseconds = (
+            parsed.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64()).cast(pa.float64())
+        )
+        return microseconds.to_numpy(zero_copy_only=False) / 1e6
     raise UserError(f"recording {path}: column time holds neither timestamps nor seconds, e.g. {time[0]}")
 
 
