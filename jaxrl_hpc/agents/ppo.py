@@ -59,8 +59,9 @@ def _deal(rows: PyTree, order: Array, axis: int) -> PyTree:
     return jax.tree.map(deal, rows)
 
 
-def _orders(key: Array, epochs: int, length: int, copies: int, whole_copies: bool) -> Array:
+def _orders(key: Array, epochs: int, shape: tuple[int, ...], whole_copies: bool) -> Array:
     """One random order per epoch, [epochs, N], of all steps or of whole environment copies."""
+    length, copies = shape
     if whole_copies:
         return jnp.argsort(jax.random.uniform(key, (epochs, copies)))
     return grid_orders(key, epochs, length, copies)
@@ -94,7 +95,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         )
         if not config.lstm:
             rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-        orders = _orders(key, config.epochs, *data.reward.shape, whole_copies=config.lstm > 0)
+        orders = _orders(key, config.epochs, data.reward.shape, whole_copies=config.lstm > 0)
         count = orders.shape[1]
         if count % config.minibatches:
             kind = "environment copies" if config.lstm else "steps"

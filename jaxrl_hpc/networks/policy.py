@@ -6,8 +6,8 @@ from __future__ import annotations
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxrl_hpc.networks.recurrent import LSTM, Carry
-from jaxrl_hpc.types import Array
+from jaxrl_hpc.networks.recurrent import LSTM
+from jaxrl_hpc.types import Array, PyTree
 
 
 class Readout(nn.Module):
@@ -58,12 +58,11 @@ class ActorCritic(nn.Module):
     lstm_width: int  # 0: no memory
 
     @nn.compact
-    def __call__(
-        self, inputs: Array, carry: Carry | tuple[()], starts: Array | None
-    ) -> tuple[Array, Array, Carry | tuple[()]]:
-        """Leading axes of inputs are [T, B] with an LSTM and free without; carry then is ()."""
+    def __call__(self, inputs: Array, carry: PyTree, starts: PyTree) -> tuple[Array, Array, PyTree]:
+        """With an LSTM inputs are [T, B, …], carry is a Carry [B, H] and starts [T, B]; without one the
+        leading axes are free, and carry and starts are not looked at."""
         features = self.torso(inputs)
-        memory: Carry | tuple[()] = ()
+        memory: PyTree = ()
         if self.lstm_width:
             memory = LSTM(self.lstm_width)(features, carry, starts)
             features = memory.hidden

@@ -3,7 +3,7 @@
 Sums are taken around the present mean, which every shard knows, so that they add up exactly like plain
 sums and yet do not cancel (Chan et al. 1983):
 
-    n = count,  s = sum (x - mean),  q = sum (x - mean)^2
+    n = number,  s = sum (x - mean),  q = sum (x - mean)^2
     mean' = mean + s / N',  M2' = M2 + q - s^2 / N',  N' = N + n
 """
 
@@ -20,7 +20,7 @@ from jaxrl_hpc.types import Array
 class Statistics(NamedTuple):
     """What has been seen so far."""
 
-    count: Array  # [] float32
+    number: Array  # [] float32
     mean: Array  # […]
     m2: Array  # […] sum of squared deviations
 
@@ -28,7 +28,7 @@ class Statistics(NamedTuple):
 class Sums(NamedTuple):
     """What is new; the sum of two Sums is the Sums of both."""
 
-    count: Array  # [] float32
+    number: Array  # [] float32
     deviation: Array  # […] sum of x - mean
     square: Array  # […] sum of (x - mean)^2
 
@@ -43,17 +43,17 @@ def sums(statistics: Statistics, values: Array) -> Sums:
     chex.assert_shape(values, (..., *shape))
     leading = tuple(range(values.ndim - len(shape)))
     deviation = values.astype(jnp.float32) - statistics.mean
-    count = jnp.float32(values.size // max(statistics.mean.size, 1))
-    return Sums(count, deviation.sum(axis=leading), (deviation**2).sum(axis=leading))
+    number = jnp.float32(values.size // max(statistics.mean.size, 1))
+    return Sums(number, deviation.sum(axis=leading), (deviation**2).sum(axis=leading))
 
 
 def merge(statistics: Statistics, new: Sums) -> Statistics:
-    count = statistics.count + new.count
-    shift = new.deviation / jnp.maximum(count, 1.0)
+    number = statistics.number + new.number
+    shift = new.deviation / jnp.maximum(number, 1.0)
     m2 = statistics.m2 + new.square - new.deviation * shift
-    return Statistics(count, statistics.mean + shift, jnp.maximum(m2, 0.0))
+    return Statistics(number, statistics.mean + shift, jnp.maximum(m2, 0.0))
 
 
 def variance(statistics: Statistics) -> Array:
     """Of all that was seen; 1 before there were two values."""
-    return jnp.where(statistics.count > 1, statistics.m2 / jnp.maximum(statistics.count, 1.0), 1.0)
+    return jnp.where(statistics.number > 1, statistics.m2 / jnp.maximum(statistics.number, 1.0), 1.0)

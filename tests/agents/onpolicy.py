@@ -19,11 +19,16 @@ def config_of(agent: dict[str, Any]) -> Any:
 
 
 def parts_of(
-    agent: dict[str, Any], env: str, num_envs: int = 8, unroll_length: int = 8, **workflow: Any
+    agent: dict[str, Any],
+    env: str,
+    num_envs: int = 8,
+    unroll_length: int = 8,
+    total: int = 10**7,
+    **workflow: Any,
 ) -> tuple[Parts, dict[str, dict[str, jax.Array]]]:
     flow = {"name": "fused", "num_envs": num_envs, "unroll_length": unroll_length, **workflow}
     chosen = config.from_dict(
-        {"agent": agent, "env": {"name": env}, "workflow": flow, "run": {"total_env_steps": 10_000_000}}
+        {"agent": agent, "env": {"name": env}, "workflow": flow, "run": {"total_env_steps": total}}
     )
     hypers = jax.tree.map(jnp.float32, hypers_of(chosen))
     return build(chosen), hypers
@@ -35,8 +40,7 @@ def train(
     @jax.jit
     def run(key: jax.Array):
         state = parts.workflow.init(key, hypers)
-        state, _ = parts.workflow.step(state, iterations - 1)
-        state, metrics = parts.workflow.step(state, 1)
+        state, metrics = parts.workflow.step(state, iterations)
         return state.learner, metrics
 
     learner, metrics = run(jax.random.key(seed))

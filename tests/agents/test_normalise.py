@@ -45,7 +45,7 @@ def test_statistics_are_those_of_all_raw_data_and_of_discounted_returns():
         found.append(so_far.copy())
         so_far[ended] = 0
     np.testing.assert_allclose(running.variance(state.aux["return"]), np.var(found), rtol=1e-3)
-    assert state.aux["return"].count == reward.size
+    assert state.aux["return"].number == reward.size
 
 
 def test_moments_add_up_over_shards_of_copies():
@@ -123,7 +123,7 @@ def test_wraps_an_agent_that_learns_from_replay():
     assert info.priority.shape == (6,)
     np.testing.assert_allclose(agent.priority(agent.actor(state), batch), info.priority, rtol=1e-4, atol=1e-5)
     state = jax.jit(agent.apply)(state, grads)
-    assert state.step == 1 and float(state.aux["observation"].count) == 12
+    assert state.step == 1 and float(state.aux["observation"].number) == 12
 
 
 def _traced(config):

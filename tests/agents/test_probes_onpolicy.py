@@ -9,8 +9,14 @@ from jaxrl_hpc.agents.actor_critic import make_core
 from tests.agents.onpolicy import config_of, parts_of, train
 
 GAMMA = 0.9
-COMMON = {"network": {"hidden": [16], "activation": "tanh"}, "gamma": GAMMA, "learning_rate": 1e-2,
-          "entropy_coef": 0.0, "max_grad_norm": 10.0}  # fmt: skip
+COMMON = {
+    "network": {"hidden": [16], "activation": "tanh"},
+    "gamma": GAMMA,
+    "learning_rate": 1e-2,
+    "learning_rate_final": 0.0,
+    "entropy_coef": 0.0,
+    "max_grad_norm": 10.0,
+}
 AGENTS = {
     "a2c": COMMON | {"name": "a2c"},
     "ppo": COMMON | {"name": "ppo", "epochs": 2, "minibatches": 2},
@@ -31,37 +37,39 @@ GOALS = {  # observation -> best action
 
 def slow_unless(*quick):
     """All pairs; the ones that tell most are run by default."""
-    for agent in AGENTS:
-        for env in VALUES | GOALS:
-            marks = [] if (agent, env) in quick else [pytest.mark.slow]
-            yield pytest.param(agent, env, marks=marks, id=f"{agent}-{env}")
+    return [
+        pytest.param(
+            agent, env, marks=[] if (agent, env) in quick else [pytest.mark.slow], id=f"{agent}-{env}"
+        )
+        for agent in AGENTS
+        for env in VALUES | GOALS
+    ]
 
 
-@pytest.mark.parametrize(
-    ("agent", "env"),
-    slow_unless(
-        ("a2c", "ProbeCredit"), ("a2c", "ProbeBoth"), ("a2c", "ProbeTruncation"),
-        ("ppo", "ProbeCredit"), ("ppo", "ProbeTruncation"), ("ppo", "ProbeBothContinuous"),
-    ),
-)  # fmt: skip
+QUICK = (
+    ("a2c", "ProbeBoth"),
+    ("a2c", "ProbeTruncation"),
+    ("ppo", "ProbeCredit"),
+    ("ppo", "ProbeBothContinuous"),
+)
+
+
+@pytest.mark.parametrize(("agent", "env"), slow_unless(*QUICK))
 def test_probe(agent, env):
-    parts, hypers = parts_of(AGENTS[agent], env, num_envs=16, unroll_length=5 if env in VALUES else 8)
-    learner, _ = train(parts, hypers, 600)
-    check(AGENTS[agent], env, parts, learner)
+    run_probe(AGENTS[agent], env)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"lstm": 8}, {"distribution": "tanh"}, {"state_std": True}])
 @pytest.mark.parametrize("agent", AGENTS)
 def test_probe_with_options(agent, options):
-    settings = AGENTS[agent] | options
-    env = "ProbeCredit" if "lstm" in options else "ProbeBothContinuous"
-    parts, hypers = parts_of(settings, env, num_envs=16, unroll_length=8)
-    learner, _ = train(parts, hypers, 600)
-    check(settings, env, parts, learner)
+    run_probe(AGENTS[agent] | options, "ProbeCredit" if "lstm" in options else "ProbeBothContinuous")
 
 
-def check(settings, env, parts, learner):
+def run_probe(settings, env):
+    iterations = 600
+    parts, hypers = parts_of(settings, env, num_envs=16, unroll_length=8, total=iterations * 128)
+    learner, _ = train(parts, hypers, iterations)
     known = VALUES.get(env) or GOALS[env]
     obs = jnp.array(list(known), jnp.float32)[:, None]
     carry = parts.agent.carry(jnp.arange(len(known)))

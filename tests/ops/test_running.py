@@ -19,7 +19,7 @@ def test_statistics_are_those_of_all_data():
     for block in data:
         statistics = running.merge(statistics, running.sums(statistics, block))
     everything = np.concatenate(data).reshape(-1, 3).astype(np.float64)
-    assert statistics.count == len(everything)
+    assert statistics.number == len(everything)
     np.testing.assert_allclose(statistics.mean, everything.mean(0), rtol=1e-6)
     np.testing.assert_allclose(running.variance(statistics), everything.var(0), rtol=1e-3)
 
