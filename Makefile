@@ -1,7 +1,7 @@
 # `make train` and `make test` do everything from a bare checkout: Python 3.11+, pip, a C++ compiler.
 PYTHON ?= python3
 BIN := .venv/bin
-CONFIG ?= cartpole_dqn
+CONFIG ?= exabooster_ppo
 # MPI=0 leaves out mpi4py, mpi4jax and the MPI library itself: everything for one process still works
 MPI ?= 1
 # nvcc without CUDA headers breaks mpi4jax's build; this forces its CPU build

@@ -71,7 +71,7 @@ def backend_is_up() -> bool:
 
 def enable_compilation_cache() -> None:
     """Keep compiled programs in the user's cache folder, so that the next start is quick."""
-    if jax.config.jax_compilation_cache_dir:
+    if jax.config.values.get("jax_compilation_cache_dir"):
         return
     base = os.environ.get("JAXRL_HPC_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(Path(base) / "jaxrl_hpc" / "xla"))

@@ -19,7 +19,7 @@ from jaxrl_hpc.types import Agent, Array, Env, EnvStep, PyTree, Transition
 class Episodes(NamedTuple):
     """Sums over episodes that ended."""
 
-    count: Array  # [] float32
+    number: Array  # [] float32
     returns: Array  # [] float32
     length: Array  # [] float32
 

@@ -242,7 +242,7 @@ def describe(parts: Parts, evaluation: Evaluation) -> dict[str, Any]:
         "eval_finished": float(evaluation.finished.mean()),
     }
     if parts.env.summarise:
-        extra = parts.env.summarise(evaluation.info)
+        extra = parts.env.summarise({name: np.asarray(total) for name, total in evaluation.info.items()})
         values |= {f"eval_{name}": float(np.mean(value)) for name, value in extra.items()}
     return values
 

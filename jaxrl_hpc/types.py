@@ -81,7 +81,7 @@ class Batch(NamedTuple):
 
     data: Transition
     weight: Array  # [N] importance weights, 1 where sampling was uniform
-    index: Array  # [N] int32 replay slots; () for trajectories
+    index: Array  # type: ignore[assignment]  # [N] int32 replay slots; () for trajectories
 
 
 class LearnerState(NamedTuple):

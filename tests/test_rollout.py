@@ -35,7 +35,7 @@ def test_a_time_limit_is_not_a_failure():
     last, discount = np.asarray(data.last), np.asarray(data.discount)
     # five steps of random play from near upright never fail: every end is the limit
     assert last.sum() == 64 * 8 and (discount == 1).all()
-    assert float(ended.count) == 64 * 8 and float(ended.length) == 64 * 40
+    assert float(ended.number) == 64 * 8 and float(ended.length) == 64 * 40
 
 
 def test_a_failure_at_the_limit_counts_as_a_failure():

@@ -152,12 +152,12 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         start = (state, _zeros_like_shape(metrics_shape), Episodes.zero())
         state, sums, episodes = jax.lax.fori_loop(0, iterations, body, start)
         metrics = {name: total / jnp.maximum(iterations, 1) for name, total in sums.items()}
-        count = jnp.maximum(episodes.count, 1.0)
+        count = jnp.maximum(episodes.number, 1.0)
         metrics |= {
             "updates": state.learner.step,
-            "episodes": episodes.count,
-            "episode_return": jnp.where(episodes.count > 0, episodes.returns / count, jnp.nan),
-            "episode_length": jnp.where(episodes.count > 0, episodes.length / count, jnp.nan),
+            "episodes": episodes.number,
+            "episode_return": jnp.where(episodes.number > 0, episodes.returns / count, jnp.nan),
+            "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
         }
         return state, metrics
 
