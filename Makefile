@@ -54,7 +54,7 @@ types: install
 
 # every dependency pinned with hashes; mpi4jax apart, because it is built against the MPI in the venv
 lock: .venv/.uv
-	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --no-emit-package mpi4jax pyproject.toml --extra mpi --extra dev --extra external --extra peers \
 	  --extra build -o requirements.lock
 
