@@ -40,7 +40,7 @@ train: install
 	$(BIN)/jaxrl-hpc report runs/$(CONFIG)
 
 test: install
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 test-slow: install
 	$(BIN)/python -m pytest -q -m slow --timeout 7200
