@@ -97,7 +97,7 @@ def fresh(model: WorldModel, params: PyTree, known: Knowledge, steps: Transition
 
 def learn(known: Knowledge, new: Fresh) -> Knowledge:
     """Knowledge with the steps of `fresh` in it."""
-    count = jnp.maximum(new.state.count, 1.0)
+    count = jnp.maximum(new.state.number, 1.0)
     keep = ERROR_MEMORY
     return Knowledge(
         running.merge(known.state, new.state),

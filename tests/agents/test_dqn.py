@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ SPEC = EnvSpec("made up", (4,), np.dtype(np.float32), 3, (), None, None, 10)
 SMALL = NetworkConfig(hidden=(8, 6))
 
 
+@lru_cache  # frozen configs are hashable
 def start(config: dqn.Config, num_envs: int = 4) -> tuple[Agent, LearnerState]:
     """An agent whose target differs from its network."""
     agent = dqn.make(config, SPEC, num_envs=num_envs)

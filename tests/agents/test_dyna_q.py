@@ -40,7 +40,7 @@ def start(steps: int = 2, members: int = 2) -> tuple[Agent, LearnerState]:
 
 
 def standard(statistics: Any, x: np.ndarray) -> np.ndarray:
-    return (x - statistics.mean) / (np.sqrt(statistics.m2 / statistics.count) + 1e-3)
+    return (x - statistics.mean) / (np.sqrt(statistics.m2 / statistics.number) + 1e-3)
 
 
 def model_outputs(params: dict, known: world.Knowledge, obs: np.ndarray, action: np.ndarray) -> np.ndarray:
@@ -132,7 +132,7 @@ def test_simulated_steps_are_those_of_a_member() -> None:
         np.asarray(simulated.obs, np.float64),
         np.asarray(simulated.action),
     )
-    spread = np.sqrt(known.change.m2 / known.change.count) + 1e-3
+    spread = np.sqrt(known.change.m2 / known.change.number) + 1e-3
     candidates = simulated.obs + known.change.mean + found[..., :4] * spread  # [members, N, D]
     distance = np.abs(candidates - np.asarray(simulated.next_obs)).max(axis=-1)
     assert (distance.min(axis=0) < 1e-4).all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,7 @@ SPEC = EnvSpec("made up", (3,), np.dtype(np.float32), None, (2,), LOW, HIGH, 10)
 SMALL = NetworkConfig(hidden=(8, 6))
 
 
+@lru_cache  # frozen configs are hashable
 def start(config: td3.Options) -> tuple[Agent, LearnerState]:
     """An agent whose targets differ from its networks."""
     agent = td3.make(config, SPEC, num_envs=4)

@@ -1,0 +1,107 @@
+"""What the off-policy agents must get right first, on environments whose values are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_hpc import rollout
+from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.config import from_dict
+
+GAMMA = 0.9
+DISCRETE: dict[str, Any] = {
+    "network": {"hidden": [16]},
+    "learning_rate": 5e-3,
+    "gamma": GAMMA,
+    "batch_size": 32,
+    "target_every": 0,
+    "target_rate": 0.05,
+    "epsilon_end": 0.5,
+}
+CONTINUOUS: dict[str, Any] = {
+    "network": {"hidden": [32]},
+    "learning_rate": 5e-3,
+    "batch_size": 64,
+    "target_rate": 0.05,
+    "noise_scale": 0.3,
+}
+AGENTS: dict[str, dict[str, Any]] = {
+    "dqn": DISCRETE,
+    "dqn n-step": DISCRETE | {"n_step": 3, "dueling": True},
+    "recurrent_dqn": DISCRETE | {"lstm": 8, "burn_in": 1, "length": 3, "n_step": 2},
+    "dyna_q": DISCRETE | {"planning_updates": 2, "n_step": 2, "model_hidden": [16]},
+    "td3": CONTINUOUS,
+    "ddpg": CONTINUOUS,
+}
+
+
+def train(agent: str, probe: str, updates: int = 1500) -> tuple[dict[str, float], float]:
+    """Metrics of the last updates, and the mean return of greedy episodes."""
+    replay = "prioritised" if agent == "recurrent_dqn" else "uniform"
+    config = from_dict(
+        {
+            "agent": {"name": agent.split()[0], **AGENTS[agent]},
+            "env": {"name": probe},
+            "replay": {"name": replay, "capacity": 2048, "min_size": 64},
+            "workflow": {"name": "fused", "num_envs": 4},
+            "run": {"total_env_steps": 4 * updates},
+        }
+    )
+    parts = build(config)
+    flow = parts.workflow
+    assert flow.warmup is not None
+
+    hypers = jax.tree.map(jnp.float32, hypers_of(config))
+    step = jax.jit(flow.step, donate_argnums=0)
+    state = jax.jit(lambda key: flow.warmup(flow.init(key, hypers)))(jax.random.key(0))
+    state, _ = step(state, jnp.int32(updates))
+    state, metrics = step(state, jnp.int32(50))
+    actor = parts.agent.actor(flow.learner(state))
+    evaluate = jax.jit(lambda a: rollout.evaluate(parts.env, parts.agent, a, jax.random.key(9), 32).returns)
+    returns = evaluate(actor)
+    return {name: float(value) for name, value in metrics.items()}, float(np.mean(returns))
+
+
+@pytest.mark.parametrize(
+    ("agent", "probe", "value"),
+    [
+        ("dqn", "ProbeObservation", 0.0),  # the mean of +1 and -1: the error shows that both are known
+        ("dqn n-step", "ProbeCredit", (GAMMA + 1) / 2),
+        ("dqn", "ProbeTruncation", 1 / (1 - GAMMA)),
+        ("recurrent_dqn", "ProbeTruncation", 1 / (1 - GAMMA)),
+        ("dyna_q", "ProbeCredit", (GAMMA + 1) / 2),
+    ],
+)
+def test_values(agent: str, probe: str, value: float) -> None:
+    metrics, _ = train(agent, probe)
+    tolerance = 0.05 * max(1.0, value)
+    assert abs(metrics["q_value"] - value) < 2 * tolerance
+    assert metrics["td_error"] < tolerance
+
+
+@pytest.mark.parametrize(
+    ("agent", "probe"),
+    [
+        ("dqn", "ProbeAction"),
+        ("dqn n-step", "ProbeBoth"),
+        ("recurrent_dqn", "ProbeBoth"),
+        ("dyna_q", "ProbeBoth"),
+    ],
+)
+def test_best_discrete_actions(agent: str, probe: str) -> None:
+    _, best = train(agent, probe, updates=600)
+    assert best == 1.0
+
+
+@pytest.mark.parametrize(
+    ("agent", "probe"), [("td3", "ProbeBothContinuous"), ("ddpg", "ProbeActionContinuous")]
+)
+def test_best_continuous_actions(agent: str, probe: str) -> None:
+    metrics, best = train(agent, probe)
+    assert best > -0.01  # within 0.1 of the goal, 2 % of the range
+    assert metrics["td_error"] < 0.1
