@@ -107,7 +107,7 @@ def compilation_cache() -> Check:
     import jax
 
     machine.enable_compilation_cache()
-    folder = Path(str(jax.config.jax_compilation_cache_dir))
+    folder = Path(str(jax.config.values["jax_compilation_cache_dir"]))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".doctor-{os.getpid()}"

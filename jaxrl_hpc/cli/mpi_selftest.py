@@ -38,7 +38,8 @@ def _window(comm: Any) -> str:
 
     rank, size = comm.Get_rank(), comm.Get_size()
     window = MPI.Win.Allocate(RING, 1, comm=comm)
-    memory = np.frombuffer(window.tomemory(), np.int64)
+    view: Any = window.tomemory()
+    memory = np.frombuffer(view, np.int64)
     memory[:] = 0
     comm.Barrier()
     window.Lock_all()

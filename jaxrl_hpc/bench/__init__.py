@@ -1,0 +1,1 @@
+"""Measuring speed: ours and other libraries on the same work, in one interleaved run."""
