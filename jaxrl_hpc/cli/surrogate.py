@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
     for name, low in least.items():
         if getattr(args, name, low) < low:
             raise UserError(f"--{name}: should be at least {low} (it is {getattr(args, name)})")
+    if args.action == "fit" and not Path(args.out).parent.is_dir():
+        raise UserError(f"--out: there is no folder {Path(args.out).parent}")
     data_key, train_key, check_key = jax.random.split(jax.random.key(args.seed), 3)
     data, reference = fitting.load_data(data_key, args.csv, args.rows)
     if args.action == "fit":
-        if not Path(args.out).parent.is_dir():
-            raise UserError(f"--out: there is no folder {Path(args.out).parent}")
         settings = fitting.Settings(
             args.width, args.layers, args.updates, args.batch, learning_rate=args.learning_rate
         )

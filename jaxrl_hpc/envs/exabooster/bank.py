@@ -42,8 +42,13 @@ def learned(surrogate: Surrogate, stack: int, size: int) -> Start:
     bank, rows = _generate(key, jnp.zeros(size, jnp.int32), stack)
     # The network's row t holds the VIMIN of the log's row t + 1; its last input waits for the first action.
     shifted = jnp.concatenate([rows[1:, :, :1], rows[:-1, :, 1:]], axis=-1)
-    memory, _ = jax.jit(surrogate.follow)(surrogate.memory((size,)), shifted)
+    memory = _remember(surrogate, shifted)
     return bank.replace(loop=bank.loop.replace(memory=memory))
+
+
+@jax.jit
+def _remember(surrogate: Surrogate, rows: Array) -> tuple:
+    return surrogate.follow(surrogate.memory(rows.shape[1:2]), rows)[0]
 
 
 @partial(jax.jit, static_argnames=("stack",))

@@ -109,7 +109,8 @@ class ExaBooster(environment.Environment[EnvState, EnvParams]):
         """A start from the bank: one gather. Consumes key."""
         size = params.bank.beta.shape[0]
         # Not randint, which draws twice: this runs on every step for the auto-reset.
-        index = jnp.int32(0) if self.config.fixed_start else _below(jax.random.bits(key), size)
+        drawn = generator.materialise(_below(jax.random.bits(key), size))
+        index = jnp.int32(0) if self.config.fixed_start else drawn
         start: Start = jax.tree.map(lambda leaf: leaf[index], params.bank)
         zero = jnp.zeros(())
         state = EnvState(
@@ -141,9 +142,9 @@ class ExaBooster(environment.Environment[EnvState, EnvParams]):
         lost = error >= channels.ERROR_LIMIT
         remaining = (params.max_steps_in_episode - state.time).astype(jnp.float32)
         reward = self._reward(error) - jnp.where(lost, 5.0 * remaining, 0.0)
-        terminated = lost
+        ended = lost
         if self.config.legacy:
-            terminated = lost | (wanted < state.vimin_low) | (wanted > state.vimin_high)
+            ended = lost | (wanted < state.vimin_low) | (wanted > state.vimin_high)
 
         state = state.replace(
             abs_error=state.abs_error + error,
@@ -156,6 +157,7 @@ class ExaBooster(environment.Environment[EnvState, EnvParams]):
             "regulator_return": state.regulator_return,
             "improvement": state.regulator_abs_error / jnp.maximum(state.abs_error, channels.ERROR_GRID),
         }
+        terminated = generator.materialise(ended.astype(jnp.int32)) > 0
         obs, state = self._apply_transition_gradient_policy(self.get_obs(state), state)
         return obs, state, reward, terminated, info
 

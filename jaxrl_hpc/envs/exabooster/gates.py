@@ -70,12 +70,16 @@ def step_response(network: Surrogate, data: Data) -> np.ndarray:
     """Mean change of the predicted e on the first three ticks after VIMIN is raised by STEP and held [3]."""
     rows = jnp.asarray(data.validation)
     at = min(LOOK_BACK, rows.shape[0] - 4)
-    memory, _ = network.follow(network.memory(rows.shape[1:2]), rows[:at])
-    tail = rows[at : at + 3]
+    return np.asarray(_step_response(network, rows[:at], rows[at : at + 3]), np.float64) * SCALE[1]
+
+
+@jax.jit
+def _step_response(network: Surrogate, before: Array, tail: Array) -> Array:
+    memory, _ = network.follow(network.memory(before.shape[1:2]), before)
     raised = tail.at[..., 0].add(STEP / SCALE[0])
     # The recorded errors stay right in both: an action shows only on the third tick.
     difference = network.follow(memory, raised)[1] - network.follow(memory, tail)[1]
-    return np.asarray(difference[..., 1].mean(axis=1), np.float64) * SCALE[1]
+    return difference[..., 1].mean(axis=1)
 
 
 def describe(error: np.ndarray) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def materialise(x: Array) -> Array:
     Without it every leaf of the state recomputes the whole tick inside `where(done, reset, step)`, which
     costs a factor of three on CPUs; optimization_barrier is removed there before fusion.
     """
-    return jnp.sum(jnp.where(jnp.arange(2) == 0, x, 0.0))
+    return jnp.sum(jnp.where(jnp.arange(2) == 0, x, jnp.zeros_like(x)))
 
 
 def _critically_damped(std: float, rate: float) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ SHORT |= {"with_drift": 1.45, "with_phase": 1.86, "clairvoyant": 2.03}
 LONG = {"zero": 0.66, "regulator": 1.0, "pi": 1.15, "pi_tuned": 1.21, "minimum_variance": 1.21}
 LONG |= {"with_drift": 1.46, "with_phase": 1.89, "clairvoyant": 2.06}
 CONTINUOUS = "ExaBoosterContinuous-v0"
+SLOW = pytest.mark.slow
 LIMITED = [
     ({}, {"clairvoyant": 1.89, "with_phase": 1.78}, {"clairvoyant": 1.97, "with_phase": 1.83}),
     (
@@ -19,8 +20,10 @@ LIMITED = [
         {"clairvoyant": 1.97, "with_phase": 1.82},
         {"clairvoyant": 2.03, "with_phase": 1.87},
     ),
-    ({"actions": "fixed7"}, {"clairvoyant": 1.15}, {"clairvoyant": 1.20}),
-    ({"name": CONTINUOUS, "delta_max": 0.0078}, {"clairvoyant": 1.38}, {"clairvoyant": 1.43}),
+    pytest.param({"actions": "fixed7"}, {"clairvoyant": 1.15}, {"clairvoyant": 1.20}, marks=SLOW),
+    pytest.param(
+        {"name": CONTINUOUS, "delta_max": 0.0078}, {"clairvoyant": 1.38}, {"clairvoyant": 1.43}, marks=SLOW
+    ),
 ]
 
 
@@ -54,5 +57,5 @@ def test_rules_through_actions_over_a_supercycle(settings, short, long):
 
 def test_knowledge_pays_on_every_plant():
     env, params = make(ExaBoosterConfig(domain_randomisation=True))
-    factors = [improvement(env, params, RULES[n], jax.random.key(1), 2048)[0] for n in list(SHORT)[-4:]]
+    factors = [improvement(env, params, RULES[n], jax.random.key(1), EPISODES)[0] for n in list(SHORT)[-4:]]
     assert factors == sorted(factors) and factors[-1] > 1.7
