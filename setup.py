@@ -14,6 +14,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.extension import Extension
 
 SOURCE = "jaxrl_hpc/replay/native/sum_tree.cc"
+HEADERS = ["jaxrl_hpc/replay/native/layout.h", "jaxrl_hpc/replay/native/descend.h"]
 LIBRARY = "jaxrl_hpc/replay/native/libsum_tree.so"
 # No FMA contraction: results must equal the pure JAX tree's bit for bit. No -march: AVX2 is chosen at
 # run time.
@@ -58,7 +59,7 @@ class BinaryDistribution(Distribution):
 
 
 setup(
-    ext_modules=[Extension("jaxrl_hpc.replay.native.libsum_tree", [SOURCE])],
+    ext_modules=[Extension("jaxrl_hpc.replay.native.libsum_tree", [SOURCE], depends=HEADERS)],
     cmdclass={"build_ext": BuildKernel},
     distclass=BinaryDistribution,
 )

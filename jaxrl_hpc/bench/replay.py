@@ -161,7 +161,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.4), layout="constrained")
-    axes = figure.subplots(1, len(CAPACITIES), sharey=True)
+    axes = figure.subplots(1, len(CAPACITIES), sharey=True, squeeze=False)[0]
     for axis, capacity in zip(axes, CAPACITIES, strict=True):
         here = [r for r in rows if r["op"] == "cycle" and r["capacity"] == capacity]
         for impl, fanout in sorted({(r["impl"], r["fanout"]) for r in here}, key=str):
