@@ -13,7 +13,7 @@ from jaxrl_hpc import rollout
 from jaxrl_hpc.build import build, hypers_of
 from jaxrl_hpc.config import from_dict
 
-GAMMA = 0.9
+GAMMA = 0.7  # so that values of endless episodes stay small and are learned soon
 DISCRETE: dict[str, Any] = {
     "network": {"hidden": [16]},
     "learning_rate": 5e-3,
