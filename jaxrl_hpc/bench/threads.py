@@ -49,9 +49,8 @@ def measure(quick: bool, say: Callable[[str], None] = lambda text: None) -> dict
     lines = []
     for width in WIDTHS:
         entries = [Entry("ours", width_case(width, threads).name) for threads in (1, cores)]
-        one, all_cores = take_turns(
-            entries, seconds, rounds, lambda text, width=width: say(f"{width}: {text}")
-        )
+        say(f"width {width}")
+        one, all_cores = take_turns(entries, seconds, rounds)
         lines.append({"width": width, "one": one, "all": all_cores, "speedup": ratio(all_cores, one)})
     report["lines"], report["turning_point"] = lines, turning_point(lines)
     report["in_use"] = machine.WIDE_LAYER

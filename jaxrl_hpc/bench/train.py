@@ -64,9 +64,12 @@ def _measure_slots(peers: bool, seconds: float, rounds: int, say: Callable[[str]
 
 
 def measure(
-    only: Sequence[str] | None, quick: bool, say: Callable[[str], None] = lambda text: None
+    only: Sequence[str] | None,
+    quick: bool,
+    say: Callable[[str], None] = lambda text: None,
+    save: Callable[[dict[str, Any]], None] = lambda report: None,
 ) -> dict[str, Any]:
-    """All that is asked for, as plain data."""
+    """All that is asked for, as plain data; saved after every case, since the whole takes a while."""
     chosen = list(only or NAMES)
     for name in chosen:
         if name not in NAMES:
@@ -75,12 +78,19 @@ def measure(
     seconds, rounds = (0.5, 3) if quick else (2.0, 9)
     report: dict[str, Any] = {"quick": quick, "seconds": seconds, "rounds": rounds, "peers": peers}
     report["machine"] = machine_facts()
-    report["cases"] = [
-        _measure_case(case, peers, seconds, rounds, say) for case in CASES if case.name in chosen
-    ]
+    report["cases"] = []
+
+    def keep() -> None:
+        report["machine"]["load_after"] = machine_facts()["load"]
+        save(report)
+
+    for case in CASES:
+        if case.name in chosen:
+            report["cases"].append(_measure_case(case, peers, seconds, rounds, say))
+            keep()
     if "slots" in chosen:
         report["slots"] = _measure_slots(peers, seconds, rounds, say)
-    report["machine"]["load_after"] = machine_facts()["load"]
+        keep()
     return report
 
 
@@ -126,8 +136,13 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console()
+
+    def save(report: dict[str, Any]) -> None:
+        if args.json:
+            Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+
     with console.status("starting …") as status:
-        report = measure(args.only, args.quick, status.update)
+        report = measure(args.only, args.quick, status.update, save)
     for table in _tables(report):
         console.print(table)
     if not report["peers"]:
@@ -139,6 +154,5 @@ def run(args: argparse.Namespace) -> int:
         + (" (quick: a first look)" if report["quick"] else "")
     )
     if args.json:
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
         console.print(f"written to {args.json}")
     return 0

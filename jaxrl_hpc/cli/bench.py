@@ -6,8 +6,9 @@ examples:
   jaxrl-hpc bench threads
 
 train: whole training loops, ours and rejax's. replay: replay memories, ours and other libraries'.
-threads: from which layer width on more XLA threads help a single run. `jaxrl-hpc bench train --help`
-says more; scripts/studies/performance.py turns the JSON files into docs/performance.md.
+pieces: where the time of an iteration goes. threads: from which layer width on more XLA threads help a
+single run. `jaxrl-hpc bench train --help` says more; scripts/studies/performance.py turns the JSON files
+into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import importlib
 KINDS = {
     "train": ("jaxrl_hpc.bench.train", "training loops: ours and rejax's"),
     "replay": ("jaxrl_hpc.bench.replay", "replay memories: ours and other libraries'"),
+    "pieces": ("jaxrl_hpc.bench.pieces", "where the time of a training iteration goes"),
     "threads": ("jaxrl_hpc.bench.threads", "the layer width from which on more threads help"),
 }
 

@@ -85,3 +85,30 @@ def test_the_whole_command(tmp_path):
         assert [r["library"] for r in case["results"]] == ["ours", "rejax"]
         assert case["ratios"]["default"]["median"] > 0
     assert train.verdict(2.0, 2.1) == "missed" and train.verdict(2.1, 2.1) == "reached"
+
+
+def test_flops_of_an_update_are_what_the_compiler_counts():
+    """Matrix products only, so slightly fewer than XLA's count of everything."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxrl_hpc.bench.pieces import update_flops
+
+    sizes, batch = [4, 256, 256, 2], 128
+    shapes = list(zip(sizes, sizes[1:], strict=False))
+    weights = [jnp.ones(shape) for shape in shapes]
+
+    def forward(weights, x):
+        for w in weights[:-1]:
+            x = jnp.maximum(x @ w, 0.0)
+        return x @ weights[-1]
+
+    def loss(params, target, x, y):
+        best = jnp.argmax(forward(jax.lax.stop_gradient(params), y), -1)
+        goal = jnp.take_along_axis(forward(target, y), best[:, None], 1)
+        return ((forward(params, x)[:, :1] - jax.lax.stop_gradient(goal)) ** 2).mean()
+
+    x = jnp.ones((batch, 4))
+    compiled = jax.jit(jax.grad(loss)).lower(weights, [w + 1 for w in weights], x, x + 1).compile()
+    counted = compiled.cost_analysis()["flops"]
+    assert counted == pytest.approx(update_flops(sizes, batch), rel=0.05)
