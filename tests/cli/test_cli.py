@@ -91,7 +91,12 @@ def test_unknown_options_are_refused(config_file, capsys):
 
 def test_help_and_version_are_quick():
     """They must not import JAX: asked of the interpreter, not of a clock."""
-    code = "import sys; from jaxrl_hpc.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\nassert 'jax' not in sys.modules"
+    code = (
+        "import sys; from jaxrl_hpc.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'jax' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 

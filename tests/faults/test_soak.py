@@ -26,7 +26,8 @@ def test_memory_stays_flat(tmp_path):
     }
     config = tmp_path / "soak.yaml"
     config.write_text(yaml.safe_dump(small.data(run=settings)))
-    command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "train", str(config), "--run-dir", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "train", str(config)]
+    command += ["--run-dir", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     watched = psutil.Process(process.pid)
     begin, samples = time.monotonic(), []
