@@ -235,10 +235,10 @@ and making the bank of starts (compile included) are in seconds of CPU time.
 
 {speeds}
 
-What limits it: gymnax's auto-reset, which draws a start for every copy on every tick and chooses between it and
-the step for each leaf of the state, costs more than the tick; inside the tick, the random numbers (nine words of
-threefry per tick and copy). The errors pass through a reduction that XLA does not fuse (`generator.materialise`); without it each leaf of the state
-would recompute the tick.
+What limits it: gymnax's auto-reset, which draws a start for every copy on every tick and chooses between it
+and the step for each leaf of the state, costs more than the tick; inside the tick, the random numbers (nine
+words of threefry per tick and copy). The errors pass through a reduction that XLA does not fuse
+(`generator.materialise`); without it each leaf of the state would recompute the tick.
 """
 
 
