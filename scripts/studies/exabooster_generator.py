@@ -215,8 +215,8 @@ environment is.
 
 Known misses: B:VIMIN moves less within a second than in the recording; minute means of B:IMINER scatter a
 little more, those of I:IB and I:MDAT40 much less, because the generated supercycle never varies. The second
-plant fit scatters more over minutes than the default. Minute means of B:VIMIN follow B_VIMIN, which wanders over
-many hours, so that their spread here depends on the draw of the starts. The episode below is of the rule of
+plant fit scatters more over minutes than the default. Minute means of B:VIMIN follow B_VIMIN, which wanders
+over hours, so that their spread here depends on the draw of the starts. The episode below is of the rule of
 minimum variance that knows drift and phase, through the thirty actions.
 
 ## What fixed rules reach

@@ -47,7 +47,7 @@ surrogate in its place (`env.model=surrogate`). The rules know the generator's p
 {rules}
 
 Passing the gates is not enough: they look at regulated data. Where a rule leaves what the network has seen
-(no compensation, VIMIN held), the network pulls the error back as if the regulator were still there, and rules
+(no compensation, VIMIN held), the network pulls the error back as if the regulator were there, and rules
 that cancel what it does not know gain less. Judge agents on the generator or on a recording's residuals.
 """
 
