@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"{s['agent']} on {s['env']}: return {s['eval_return_iqm']:.2f} "
         f"(IQM of {s['seeds']} seed{'s' if s['seeds'] > 1 else ''}, 95 % interval {low:.2f} to {high:.2f})\n"
-        f"{s['env_steps']:,} steps a seed in {s['wall_seconds']:.1f} s, after {s['compile_seconds']:.1f} s to "
-        f"compile: {s['env_steps_per_second']:,.0f} steps/s, {s['updates_per_second']:,.0f} updates/s\n"
+        f"{s['env_steps']:,} steps a seed in {s['wall_seconds']:.1f} s, after {s['compile_seconds']:.1f} s "
+        f"to compile: {s['env_steps_per_second']:,.0f} steps/s, {s['updates_per_second']:,.0f} updates/s\n"
         f"results in {run_dir}; look at them with: jaxrl-hpc report {run_dir}"
     )
     return 0
