@@ -44,7 +44,7 @@ def circumstances(report: dict[str, Any]) -> str:
         text += (
             f". **The machine was busy** (load {loads[0]:.1f} before, {loads[1]:.1f} after, on "
             f"{facts['cores']} cores): rates are far below what an idle machine gives, and a library with "
-            "more threads gets a larger share of the cores; the CPU time per update suffers less"
+            "more threads can get a larger share of the cores; the CPU time per update suffers less"
         )
     return text + (". Quick measurement: a first look." if report["quick"] else ".")
 
@@ -84,8 +84,9 @@ def training(report: dict[str, Any]) -> list[str]:
         "## Training loops against rejax",
         "CartPole-v1 (TD3: Pendulum-v1), MLP 64 × 64, batch 128, replay of 65,536, Adam; the same sizes, "
         "activations and numbers of updates on both sides, compiling and evaluation not counted. Each "
-        "library is started as it is by default; *pinned*: held to one core. `jaxrl-hpc bench train` measures it, "
-        "the libraries taking turns, and a ratio is the median over rounds (with its extremes).",
+        "library is started as it is by default; *pinned*: held to one core. Measured by "
+        "`jaxrl-hpc bench train`, the libraries taking turns; a ratio is the median over rounds, with its "
+        "extremes.",
         "",
         circumstances(report),
         "",
@@ -124,8 +125,8 @@ def pieces(report: dict[str, Any]) -> list[str]:
         "## Where an iteration's time goes",
         "DQN, 8 environments : 1 update, batch 128, one thread, CPU µs (`jaxrl-hpc bench pieces`). The bound "
         f"is the floating-point work of the matrix products at {rate:.0f} GFLOP/s, the best that a large "
-        "product reached on this core. *Rest* is the loop itself, small copies and metrics: the program is a list of "
-        "small kernels, and starting one costs a fraction of a microsecond.",
+        "product reached on this core. *Rest* is what the pieces, run alone, do not account for: the loop, "
+        "small copies, metrics, and probably caches that a piece alone has to itself.",
         "",
         circumstances(report),
         "",
