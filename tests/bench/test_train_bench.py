@@ -1,5 +1,6 @@
 """The bench measures what it says: same work on both sides, turns, ratios, and a clear word on failure."""
 
+import itertools
 import json
 
 import pytest
@@ -95,8 +96,7 @@ def test_flops_of_an_update_are_what_the_compiler_counts():
     from jaxrl_hpc.bench.pieces import update_flops
 
     sizes, batch = [4, 256, 256, 2], 128
-    shapes = list(zip(sizes, sizes[1:], strict=False))
-    weights = [jnp.ones(shape) for shape in shapes]
+    weights = [jnp.ones(shape) for shape in itertools.pairwise(sizes)]
 
     def forward(weights, x):
         for w in weights[:-1]:
@@ -112,3 +112,41 @@ def test_flops_of_an_update_are_what_the_compiler_counts():
     compiled = jax.jit(jax.grad(loss)).lower(weights, [w + 1 for w in weights], x, x + 1).compile()
     counted = compiled.cost_analysis()["flops"]
     assert counted == pytest.approx(update_flops(sizes, batch), rel=0.05)
+
+
+def fake_turns(entries, seconds, rounds, say=lambda text: None):
+    """Rates fall with the number at the end of a case's name; nothing runs."""
+    say("turn")
+    return [
+        interleave.describe(e, [sample(1e6 / (1 + i + n)) for n in range(rounds)])
+        for i, e in enumerate(entries)
+    ]
+
+
+def test_replay_sizes_and_tables(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(train, "take_turns", fake_turns)
+    monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: object())
+    target = tmp_path / "bench.json"
+    command = ["bench", "train", "--quick", "--only", "dqn_1", "slots", "--json", str(target)]
+    assert main.main(command) == 0
+    report = json.loads(target.read_text())
+    ours = report["slots"]["ours"]
+    assert [line["slots"] for line in ours] == [slots for slots, _ in cases.SLOTS]
+    assert [line["slowdown"]["median"] for line in ours] == pytest.approx([1, 1.5, 2, 2.5])
+    assert "1,048,576" in capsys.readouterr().out
+
+
+def test_threads_command(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(threads, "take_turns", fake_turns)
+    monkeypatch.setattr(threads.machine, "available_cores", lambda: 2)
+    target = tmp_path / "bench.json"
+    assert main.main(["bench", "threads", "--quick", "--json", str(target)]) == 0
+    report = json.loads(target.read_text())
+    assert [line["width"] for line in report["lines"]] == list(cases.WIDTHS)
+    assert report["turning_point"] is None  # the second of two entries is the slower one
+    assert "at no width here" in " ".join(capsys.readouterr().out.split())
+
+
+def test_one_core_has_nothing_to_compare(monkeypatch):
+    monkeypatch.setattr(threads.machine, "available_cores", lambda: 1)
+    assert main.main(["bench", "threads"]) == 2
