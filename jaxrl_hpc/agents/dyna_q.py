@@ -92,14 +92,16 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return goal - value, value
 
     def imagine(state: LearnerState, obs: Array, action: Array, key: Array, length: int) -> Transition:
-        """Windows [length, N] that start with the given actions [N] in states [N, D]."""
+        """Windows [length, N] that start with the given actions [N] in states [N, D].
+
+        Discounts are probabilities of going on: an end that is likely but not sure costs its share.
+        """
         steps = []
         for step_key in jax.random.split(key, length):
             coded = jax.nn.one_hot(action, num_actions)
             found = world.predict(model, state.params["model"], state.aux, obs, coded)
-            next_obs, reward, ended = world.simulate(state.aux, found, obs, step_key)
-            discount = 1.0 - ended.astype(jnp.float32)
-            steps.append(Transition(obs, action, reward, discount, ended, next_obs, ()))
+            next_obs, reward, discount = world.simulate(state.aux, found, obs, step_key)
+            steps.append(Transition(obs, action, reward, discount, discount < 0.5, next_obs, ()))
             obs = next_obs
             action = jnp.argmax(q_values(state.params["q"], obs), axis=-1).astype(jnp.int32)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)

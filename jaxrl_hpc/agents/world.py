@@ -67,7 +67,7 @@ def errors(known: Knowledge, found: Prediction, state: Array, step: Transition) 
 
 
 def simulate(known: Knowledge, found: Prediction, state: Array, key: Array) -> tuple[Array, Array, Array]:
-    """Next states [N, D], rewards [N] and terminations [N] by a random member each. Consumes key."""
+    """Next states [N, D], rewards [N], probabilities to go on [N], by a random member each. Consumes key."""
     member = jax.random.randint(key, (state.shape[0],), 0, found.reward.shape[0])
 
     def pick(x: Array) -> Array:
@@ -75,7 +75,7 @@ def simulate(known: Knowledge, found: Prediction, state: Array, key: Array) -> t
 
     change = known.change.mean + pick(found.change) * _spread(known.change)
     reward = known.reward.mean + pick(found.reward) * _spread(known.reward)
-    return state + change, reward, pick(found.end) > 0
+    return state + change, reward, jax.nn.sigmoid(-pick(found.end))
 
 
 def fresh(model: WorldModel, params: PyTree, known: Knowledge, steps: Transition, actions: int) -> Fresh:

@@ -117,7 +117,7 @@ def test_a_plan_is_simulated_batches_and_then_the_real_one() -> None:
     real_states = {row.tobytes() for row in np.asarray(batch.data.obs[0])}
     assert all(row.tobytes() in real_states for row in np.asarray(plan.data.obs[:-1, 0]).reshape(-1, 4))
     np.testing.assert_array_equal(plan.data.next_obs[:-1, 0], plan.data.obs[:-1, 1])
-    np.testing.assert_array_equal(plan.data.last[:-1], plan.data.discount[:-1] == 0)
+    np.testing.assert_array_equal(plan.data.last[:-1], plan.data.discount[:-1] < 0.5)
 
 
 def test_simulated_steps_are_those_of_a_member() -> None:
@@ -138,8 +138,8 @@ def test_simulated_steps_are_those_of_a_member() -> None:
     assert (distance.min(axis=0) < 1e-4).all()
     chosen = distance.argmin(axis=0)
     assert 0.2 < chosen.mean() < 0.8  # both members are asked
-    ends = found[chosen, np.arange(len(chosen)), 5] > 0
-    np.testing.assert_array_equal(simulated.discount, 1.0 - ends)
+    goes_on = 1 / (1 + np.exp(found[chosen, np.arange(len(chosen)), 5]))
+    np.testing.assert_allclose(simulated.discount, goes_on, rtol=1e-4, atol=1e-5)
 
 
 def test_simulated_steps_count_once_the_model_is_good_enough() -> None:
