@@ -16,7 +16,7 @@ import psutil
 
 from jaxrl_hpc.config import Config
 
-# measured by `jaxrl-hpc bench threads`: from this width on a second thread speeds up a single run
+# from about this width on a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
 WIDE_LAYER = 512
 
 

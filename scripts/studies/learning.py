@@ -12,6 +12,7 @@ evaluation over seeds with a 95 % bootstrap interval, and the command and commit
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from jaxrl_hpc.io.units import count, duration
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
+IMAGES = ROOT / "docs" / "images"
 
 
 class Entry(NamedTuple):
@@ -186,6 +188,11 @@ def write_page(study: str) -> None:
             for e, run in rows
         ),
     ]
+    pictures = [run.path / "plots" / "episode.png" for _, run in rows]
+    if pictures[0].exists():  # the first entry's episode also stands in the README
+        IMAGES.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pictures[0], IMAGES / f"{study}_episode.png")
+        lines += ["", f"![an episode](../images/{study}_episode.png)"]
     (RESULTS / f"{study}.md").write_text("\n".join(lines) + "\n")
     print(f"wrote docs/results/{study}.md")
 
