@@ -1,36 +1,81 @@
-"""Evaluate a run directory: rebuild it from its config, load its newest checkpoint, play."""
+"""Evaluate a run directory: rebuild it from its config, load its newest checkpoint, play.
+
+The environment may be another one than the run was trained on, as long as it looks the same to the agent.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc import machine
 from jaxrl_hpc.build import build
+from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.fleet import Fleet
 from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.registry import find
 from jaxrl_hpc.train import lanes_of, make_fleet
 from jaxrl_hpc.trainer import describe, spread_over_seeds
+from jaxrl_hpc.types import Env, EnvSpec
 
 
-def load_run(run_dir: str | Path, episodes: int = 1) -> tuple[configs.Config, Fleet]:
+def check_looks_alike(trained: EnvSpec, other: EnvSpec) -> None:
+    """An agent sees an environment through shapes and bounds; those must be the ones it was made for."""
+    for field, word in (
+        ("obs_shape", "observations"),
+        ("num_actions", "actions"),
+        ("action_shape", "actions"),
+    ):
+        ours, theirs = getattr(trained, field), getattr(other, field)
+        if ours != theirs:
+            raise UserError(
+                f"env: the agent was trained for {word} of {trained.name!r} ({field} {ours}), but those "
+                f"of {other.name!r} are different ({field} {theirs}); evaluate where things look the same"
+            )
+
+
+def other_env(config: configs.Config, overrides: Sequence[str]) -> tuple[configs.Config, Env]:
+    """The run's config with env settings replaced, and the environment that follows from it."""
+    data = config.to_dict()
+    for text in overrides:
+        if not text.startswith("env."):
+            raise UserError(f"{text}: an evaluation can change the environment only, such as env.horizon=200")
+        configs.apply_override(data, text)
+        if text.startswith("env.name="):  # another environment has other settings: start from its defaults
+            data["env"] = {"name": data["env"]["name"]}
+    changed = configs.from_dict(data)
+    env_config: Any = changed.env
+    return changed, find("env", env_config.name).make(env_config)
+
+
+def load_run(
+    run_dir: str | Path, episodes: int = 1, overrides: Sequence[str] = ()
+) -> tuple[configs.Config, Fleet]:
     """A run's parts with the states of its newest good checkpoint. Nothing is compiled but evaluation."""
     run = RunDirectory.existing(run_dir)
     config = configs.from_dict(run.read_config())
     lanes = lanes_of(config)
     machine.prepare(config, len(lanes))
-    fleet = make_fleet(config, build(config), lanes, episodes)
+    parts = build(config)
+    if overrides:
+        config, env = other_env(config, overrides)
+        check_looks_alike(parts.env.spec, env.spec)
+        parts = parts._replace(env=env)  # the workflow keeps the old one: it says what a checkpoint holds
+    fleet = make_fleet(config, parts, lanes, episodes)
     shapes = [fleet.state_shape()] * len(fleet.groups)
     _, states, _ = Checkpointer(run.checkpoints).restore(shapes)
     fleet.load(states)
     return config, fleet
 
 
-def evaluate_run(run_dir: str | Path, episodes: int, seed: int = 1) -> dict[str, Any]:
+def evaluate_run(
+    run_dir: str | Path, episodes: int, seed: int = 1, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
     """Returns of greedy episodes, per seed and over seeds. `seed` picks the start states."""
-    config, fleet = load_run(run_dir, episodes)
+    config, fleet = load_run(run_dir, episodes, overrides)
     fleet.compile(training=False)
     # training evaluates with iterations and -1 as ids: others below that are never used there
     results = fleet.evaluate_many(episodes, -1 - seed)
@@ -43,5 +88,5 @@ def evaluate_run(run_dir: str | Path, episodes: int, seed: int = 1) -> dict[str,
         "eval_return_per_seed": {
             str(lane.seed): v["eval_return"] for lane, v in zip(fleet.lanes, per_lane, strict=True)
         },
-        **spread_over_seeds(per_lane, results),
+        **spread_over_seeds(fleet.parts, per_lane, results),
     }

@@ -224,7 +224,7 @@ class Trainer:
             "compile_seconds": self.fleet.compile_seconds,
             "env_steps_per_second": counters["env_steps"] * lanes / wall,
             "updates_per_second": counters["updates"] * lanes / wall,
-            **spread_over_seeds(per_lane, final),
+            **spread_over_seeds(self.parts, per_lane, final),
             "eval_return_per_seed": {
                 str(lane.seed): v["eval_return"] for lane, v in zip(self.fleet.lanes, per_lane, strict=True)
             },
@@ -235,31 +235,52 @@ class Trainer:
 
 def describe(parts: Parts, evaluation: Evaluation) -> dict[str, Any]:
     """One lane's evaluation as scalars."""
-    values = {
+    return {
         "eval_return": float(evaluation.returns.mean()),
         "eval_return_std": float(evaluation.returns.std()),
         "eval_length": float(evaluation.length.mean()),
         "eval_finished": float(evaluation.finished.mean()),
-    }
-    if parts.env.summarise:
-        extra = parts.env.summarise({name: np.asarray(total) for name, total in evaluation.info.items()})
-        values |= {f"eval_{name}": float(np.mean(value)) for name, value in extra.items()}
-    return values
+    } | summaries(parts, evaluation)
 
 
-def spread_over_seeds(per_lane: Sequence[dict[str, Any]], results: Sequence[Evaluation]) -> dict[str, Any]:
-    """IQM and 95 % bootstrap interval of every evaluation metric over seeds."""
+def summaries(parts: Parts, evaluation: Evaluation) -> dict[str, float]:
+    """The environment's own figures of merit over some episodes."""
+    if parts.env.summarise is None:
+        return {}
+    extra = parts.env.summarise({name: np.asarray(total) for name, total in evaluation.info.items()})
+    return {f"eval_{name}": float(np.mean(value)) for name, value in extra.items()}
+
+
+def spread_over_seeds(
+    parts: Parts, per_lane: Sequence[dict[str, Any]], results: Sequence[Evaluation]
+) -> dict[str, Any]:
+    """IQM and 95 % bootstrap interval of every evaluation metric over seeds.
+
+    A single seed shows the spread of its episodes instead.
+    """
     spread: dict[str, Any] = {}
-    for name in per_lane[0]:
-        if name in ("eval_return_std", "eval_length", "eval_finished"):
-            continue
+    names = [n for n in per_lane[0] if n not in ("eval_return_std", "eval_length", "eval_finished")]
+    resampled = _resampled_episodes(parts, results[0]) if len(per_lane) == 1 else []
+    for name in names:
         samples = np.array([values[name] for values in per_lane])
-        if name == "eval_return" and len(per_lane) == 1:
-            samples = np.asarray(results[0].returns)  # a single seed shows the spread of its episodes
-        low, high = bootstrap_interval(samples)
+        if resampled and name != "eval_return":
+            low, high = np.percentile([values[name] for values in resampled], [2.5, 97.5])
+        else:
+            if len(per_lane) == 1:
+                samples = np.asarray(results[0].returns)
+            low, high = bootstrap_interval(samples)
         spread[f"{name}_iqm"] = float(interquartile_mean(samples))
         spread[f"{name}_ci95"] = [float(low), float(high)]
     return spread
+
+
+def _resampled_episodes(parts: Parts, evaluation: Evaluation, times: int = 1000) -> list[dict[str, float]]:
+    """The figures of merit of episodes drawn again and again with replacement."""
+    if parts.env.summarise is None:
+        return []
+    episodes = len(evaluation.returns)
+    draws = np.random.default_rng(0).integers(episodes, size=(times, episodes))
+    return [summaries(parts, jax.tree.map(lambda x, i=draw: np.asarray(x)[i], evaluation)) for draw in draws]
 
 
 def params_hash(parts: Parts, states: Sequence[Any]) -> str:

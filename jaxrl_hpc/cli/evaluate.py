@@ -1,7 +1,8 @@
 """Play greedy episodes with the newest checkpoint of a run, with keys that training never used.
 
-example:
+examples:
   jaxrl-hpc evaluate runs/cartpole_dqn --episodes 200
+  jaxrl-hpc evaluate runs/exabooster_ppo env.fit=1       on another environment than it was trained on
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="folder of a run")
+    parser.add_argument("overrides", nargs="*", metavar="env.KEY=VALUE", help="settings of the environment")
     parser.add_argument("--episodes", type=int, default=100, help="episodes per seed (default 100)")
     parser.add_argument("--seed", type=int, default=1, help="which set of start states (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -23,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.episodes < 1:
         raise UserError(f"--episodes: should be at least 1 (it is {args.episodes})")
-    result = evaluate_run(args.run_dir, args.episodes, args.seed)
+    result = evaluate_run(args.run_dir, args.episodes, args.seed, args.overrides)
     if args.json:
         print(json.dumps(result))
         return 0

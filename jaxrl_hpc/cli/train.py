@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     low, high = s["eval_return_ci95"]
     if "eval_improvement_iqm" in s:
         factor_low, factor_high = s["eval_improvement_ci95"]
-        interval = f", 95 % interval {factor_low:.3f} to {factor_high:.3f}" if s["seeds"] > 1 else ""
+        over = "seeds" if s["seeds"] > 1 else "episodes"
+        interval = f", 95 % interval over {over} {factor_low:.3f} to {factor_high:.3f}"
         print(
             f"error {s['eval_improvement_iqm']:.3f} times smaller than the regulator's on the same noise"
             f"{interval} (the regulator itself is 1)"

@@ -28,6 +28,8 @@ def test_train_evaluate_report(config_file, tmp_path, capsys):
     assert saved["agent"]["gamma"] == 0.97 and saved["agent"]["target_every"] > 0
     assert main(["evaluate", run_dir, "--episodes", "4", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["eval_return_per_seed"]) == 2
+    assert main(["evaluate", run_dir, "env.name=Acrobot-v1"]) == 2
+    assert "was trained for observations of 'CartPole-v1' (obs_shape (4,))" in capsys.readouterr().err
     assert main(["report", run_dir]) == 0
     page = (tmp_path / "out" / "report.html").read_text()
     assert "CartPole-v1" in page and "learning_rate" in page

@@ -1,7 +1,6 @@
 """SIGKILL at random moments: nothing is lost, nothing is doubled, the result has the same bits."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -46,7 +45,6 @@ def test_killed_again_and_again(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(small.data(run=SETTINGS)))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    started = time.monotonic()
     subprocess.run(command(config, whole), check=True, capture_output=True, timeout=600)
     seconds = json.loads((whole / "summary.json").read_text())["wall_seconds"]
 
@@ -78,7 +76,6 @@ def test_killed_again_and_again(tmp_path):
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name], err_msg=name)
-    assert time.monotonic() > started and os.path.isdir(broken)
 
 
 def test_the_whole_state_is_in_the_checkpoint():
