@@ -4,7 +4,6 @@ import json
 import os
 import signal
 
-import jax
 import numpy as np
 import pytest
 
