@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -80,40 +80,53 @@ def find_file(name: str | Path) -> Path:
 def apply_override(data: dict[str, Any], text: str) -> None:
     """Put `a.b=value` into nested data, in place."""
     path, equals, value = text.partition("=")
-    parts = path.strip().split(".")
-    if not equals or not all(parts):
+    if not equals or not all(path.strip().split(".")):
         raise UserError(f"override {text!r} is not of the form section.key=value, such as agent.gamma=0.98")
+    put(data, path.strip(), parse_yaml(value, f"override {path}"))
+
+
+def put(data: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value of a dotted name in nested data, in place."""
+    parts = path.split(".")
     if parts[0] not in (*SECTIONS, "run"):
         raise UserError(f"{path}: there is no section {parts[0]!r}{nearest(parts[0], [*SECTIONS, 'run'])}")
     if len(parts) == 1:
-        raise UserError(f"override {text!r} names a whole section; name a key in it, such as {path}.name=…")
+        raise UserError(f"{path!r} is a whole section; name a key in it, such as {path}.name=…")
     node = data
     for part in parts[:-1]:
         inner = node.setdefault(part, {})
         if not isinstance(inner, dict):
             raise UserError(f"{path}: {part!r} holds a value, not keys")
         node = inner
-    node[parts[-1]] = parse_yaml(value, f"override {path}")
+    node[parts[-1]] = value
 
 
 def _describe(error: Any, section: str, cls: type[Schema]) -> str:
     """One pydantic error as a sentence that names the field, its value and what is allowed."""
-    path = ".".join([section, *(str(p) for p in error["loc"])])
+    path = ".".join(filter(None, [section, *(str(p) for p in error["loc"])]))
     if error["type"] == "extra_forbidden":
         owner = cls
         for part in error["loc"][:-1]:
-            annotation = owner.model_fields[str(part)].annotation
-            if not (isinstance(annotation, type) and issubclass(annotation, Schema)):
-                break
-            owner = annotation
+            if str(part) in owner.model_fields:  # else a key of a mapping, whose values `owner` is already
+                owner = _schema_in(owner.model_fields[str(part)].annotation) or owner
         return f"{path}: unknown key{nearest(str(error['loc'][-1]), list(owner.model_fields))}"
     value = error.get("input")
     message = error["msg"]
     message = message.removeprefix("Value error, ").replace("Input should be", "should be")
-    return f"{path}: {message[0].lower()}{message[1:]} (it is {value!r})"
+    # what is wrong with keys together needs no copy of all of them
+    shown = "" if isinstance(value, Mapping) else f" (it is {value!r})"
+    return f"{path + ': ' if path else ''}{message[0].lower()}{message[1:]}{shown}"
 
 
-def _validate(section: str, cls: type[Schema], data: Any, problems: list[str]) -> Any:
+def _schema_in(annotation: Any) -> type[Schema] | None:
+    """The config class in a field's type: itself, one of a union, or the values of a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, Schema):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _schema_in(part))), None)
+
+
+def validate(section: str, cls: type[Schema], data: Any, problems: list[str]) -> Any:
+    """Plain data as a config class, or None and a sentence per problem; `section` "" is the top."""
     if not isinstance(data, Mapping):
         problems.append(f"{section}: should hold keys, such as name (it is {data!r})")
         return None
@@ -154,8 +167,8 @@ def from_dict(data: Mapping[str, Any]) -> Config:
         except UserError as error:
             problems.append(str(error))
             continue
-        parts[section] = _validate(section, component.config, content, problems)
-    parts["run"] = _validate("run", RunConfig, data.get("run") or {}, problems)
+        parts[section] = validate(section, component.config, content, problems)
+    parts["run"] = validate("run", RunConfig, data.get("run") or {}, problems)
     if problems:
         raise UserError("\n".join(problems))
     return Config.model_construct(**parts)

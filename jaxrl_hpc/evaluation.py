@@ -17,8 +17,8 @@ from jaxrl_hpc.fleet import Fleet
 from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.io.run import RunDirectory
 from jaxrl_hpc.registry import find
+from jaxrl_hpc.summary import describe, spread_over_seeds
 from jaxrl_hpc.train import lanes_of, make_fleet
-from jaxrl_hpc.trainer import describe, spread_over_seeds
 from jaxrl_hpc.types import Env, EnvSpec
 
 

@@ -30,6 +30,7 @@ class Lane(NamedTuple):
 
     seed: int
     hypers: Hypers
+    name: str = ""  # the trial of a sweep that it is
 
 
 class Program:

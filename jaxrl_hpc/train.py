@@ -17,7 +17,7 @@ from jaxrl_hpc.io.checkpoint import state_bytes
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory
 from jaxrl_hpc.signals import StopSignals
-from jaxrl_hpc.trainer import Trainer
+from jaxrl_hpc.trainer import Stretch, Trainer
 
 EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
 # what may differ between a run and its continuation
@@ -59,7 +59,7 @@ def check_memory(fleet: Fleet) -> int:
         raise UserError(
             f"the run needs {needed / 2**30:.1f} GiB ({state / 2**30:.1f} GiB of it state of "
             f"{len(fleet.lanes)} seeds), but {free / 2**30:.1f} GiB are free: "
-            "lower replay.capacity or run.seeds"
+            "lower replay.capacity or run.seeds (of a sweep trials_per_task)"
         )
     return needed
 
@@ -88,6 +88,7 @@ def train(
     *,
     resume: bool = False,
     lanes: Sequence[Lane] | None = None,
+    stretch: Stretch | None = None,
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """Train as the config says, in runs/<name> unless told otherwise."""
@@ -104,15 +105,17 @@ def train(
         fleet = make_fleet(config, parts, lanes)
         check_memory(fleet)
         run.write_config(config.to_dict())
-        say(f"compiling for {len(lanes)} seed(s) on {len({g.device for g in fleet.groups})} device(s) …")
+        what = "trial" if stretch else "seed"
+        say(f"compiling for {len(lanes)} {what}(s) on {len({g.device for g in fleet.groups})} device(s) …")
         fleet.compile()
-        trainer = Trainer(config, parts, fleet, run, say)
+        trainer = Trainer(config, parts, fleet, run, say, stretch)
         trainer.begin(resume)
         trainer.progress = Progress(
             trainer.total_env_steps,
             config.run.name,
             start=trainer.env_steps if trainer.iterations else 0,
             seeds=len(lanes),
+            unit=f"{what}s",
             interval=config.run.progress_seconds,
         )
         with trainer.progress:

@@ -7,7 +7,6 @@ that the host does (logging, evaluating, saving, being killed and resumed) chang
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,9 +24,9 @@ from jaxrl_hpc.io.plots import write_plots
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory, code_version
 from jaxrl_hpc.io.tensorboard import TensorBoardWriter
-from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.signals import StopSignals
+from jaxrl_hpc.summary import describe, params_hash, spread_over_seeds
 
 FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
 
@@ -40,23 +39,42 @@ class Schedule(NamedTuple):
     evaluate_every: int  # iterations, a multiple of chunk; 0: only at the end
 
     @classmethod
-    def of(cls, config: Config, parts: Parts) -> Schedule:
+    def of(cls, config: Config, parts: Parts, until: int | None = None) -> Schedule:
+        """The config's schedule, or its beginning: whole chunks up to `until` environment steps."""
         per = parts.workflow.steps_per_iteration
         run = config.run
         total = -(-(run.total_env_steps - parts.workflow.warmup_steps) // per)
         chunk = max(1, min(run.log_every // per, total))
         every = max(1, round(run.eval_every / (chunk * per))) * chunk if run.eval_every else 0
+        if until is not None and until < run.total_env_steps:
+            chunks = round((until - parts.workflow.warmup_steps) / (per * chunk))
+            total = min(total, max(1, chunks) * chunk)
         return cls(total, chunk, every)
+
+
+class Stretch(NamedTuple):
+    """A part of a run for callers that split runs themselves: from where, how far, what to write down."""
+
+    until: int | None  # environment steps; None: the whole budget
+    origin: Callable[[Fleet], tuple[list[Any], int]] | None  # states and iterations to begin from
+    describe: Callable[[Trainer, Sequence[Evaluation]], dict[str, Any]]  # more for the summary
 
 
 class Trainer:
     """One run directory being trained."""
 
     def __init__(
-        self, config: Config, parts: Parts, fleet: Fleet, run: RunDirectory, say: Callable[[str], None]
+        self,
+        config: Config,
+        parts: Parts,
+        fleet: Fleet,
+        run: RunDirectory,
+        say: Callable[[str], None],
+        stretch: Stretch | None = None,
     ):
         self.config, self.parts, self.fleet, self.run, self.say = config, parts, fleet, run, say
-        self.schedule = Schedule.of(config, parts)
+        self.stretch = stretch
+        self.schedule = Schedule.of(config, parts, stretch.until if stretch else None)
         self.checkpointer = Checkpointer(run.checkpoints, keep=config.run.keep_checkpoints)
         self.metrics = MetricsWriter(run.path)
         self.writers: list[Writer] = [self.metrics]
@@ -80,6 +98,10 @@ class Trainer:
             self.metrics.restore(host["metrics"])
             steps_done = self.env_steps
             self.say(f"resumed at {steps_done:,} environment steps from {self.run.checkpoints}")
+        elif self.stretch and self.stretch.origin:
+            self.metrics.restore(None)
+            states, self.iterations = self.stretch.origin(self.fleet)
+            self.fleet.load(states)
         else:
             self.metrics.restore(None)
             self.fleet.initialise()
@@ -120,7 +142,10 @@ class Trainer:
             "wall_seconds": self.wall_seconds,
         }
         return [
-            fixed | {"seed": lane.seed, "updates": int(value.pop("updates"))} | value
+            fixed
+            | {"seed": lane.seed, "updates": int(value.pop("updates"))}
+            | ({"trial": lane.name} if lane.name else {})
+            | value
             for lane, value in zip(self.fleet.lanes, values, strict=True)
         ]
 
@@ -182,7 +207,10 @@ class Trainer:
         wall = self.wall_seconds
         self.save()
         summary = self.summarise(final, wall)
-        self.draw()
+        if self.stretch:
+            summary |= self.stretch.describe(self, final)
+        else:
+            self.draw()
         self.run.write_summary(summary)
         return summary
 
@@ -228,65 +256,6 @@ class Trainer:
             "eval_return_per_seed": {
                 str(lane.seed): v["eval_return"] for lane, v in zip(self.fleet.lanes, per_lane, strict=True)
             },
-            "params_sha256": params_hash(self.parts, self.fleet.states),
+            "params_sha256": params_hash([self.parts.workflow.learner(s).params for s in self.fleet.states]),
             **code_version(),
         }
-
-
-def describe(parts: Parts, evaluation: Evaluation) -> dict[str, Any]:
-    """One lane's evaluation as scalars."""
-    return {
-        "eval_return": float(evaluation.returns.mean()),
-        "eval_return_std": float(evaluation.returns.std()),
-        "eval_length": float(evaluation.length.mean()),
-        "eval_finished": float(evaluation.finished.mean()),
-    } | summaries(parts, evaluation)
-
-
-def summaries(parts: Parts, evaluation: Evaluation) -> dict[str, float]:
-    """The environment's own figures of merit over some episodes."""
-    if parts.env.summarise is None:
-        return {}
-    extra = parts.env.summarise({name: np.asarray(total) for name, total in evaluation.info.items()})
-    return {f"eval_{name}": float(np.mean(value)) for name, value in extra.items()}
-
-
-def spread_over_seeds(
-    parts: Parts, per_lane: Sequence[dict[str, Any]], results: Sequence[Evaluation]
-) -> dict[str, Any]:
-    """IQM and 95 % bootstrap interval of every evaluation metric over seeds.
-
-    A single seed shows the spread of its episodes instead.
-    """
-    spread: dict[str, Any] = {}
-    names = [n for n in per_lane[0] if n not in ("eval_return_std", "eval_length", "eval_finished")]
-    resampled = _resampled_episodes(parts, results[0]) if len(per_lane) == 1 else []
-    for name in names:
-        samples = np.array([values[name] for values in per_lane])
-        if resampled and name != "eval_return":
-            low, high = np.percentile([values[name] for values in resampled], [2.5, 97.5])
-        else:
-            if len(per_lane) == 1:
-                samples = np.asarray(results[0].returns)
-            low, high = bootstrap_interval(samples)
-        spread[f"{name}_iqm"] = float(interquartile_mean(samples))
-        spread[f"{name}_ci95"] = [float(low), float(high)]
-    return spread
-
-
-def _resampled_episodes(parts: Parts, evaluation: Evaluation, times: int = 1000) -> list[dict[str, float]]:
-    """The figures of merit of episodes drawn again and again with replacement."""
-    if parts.env.summarise is None:
-        return []
-    episodes = len(evaluation.returns)
-    draws = np.random.default_rng(0).integers(episodes, size=(times, episodes))
-    return [summaries(parts, jax.tree.map(lambda x, i=draw: np.asarray(x)[i], evaluation)) for draw in draws]
-
-
-def params_hash(parts: Parts, states: Sequence[Any]) -> str:
-    """SHA-256 over the learners' parameters, lane after lane, in the order of the tree."""
-    digest = hashlib.sha256()
-    for state in states:
-        for leaf in jax.tree.leaves(jax.device_get(parts.workflow.learner(state).params)):
-            digest.update(np.ascontiguousarray(leaf).tobytes())
-    return digest.hexdigest()

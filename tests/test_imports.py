@@ -15,10 +15,10 @@ LAYERS = [
     ["registry", "run_config"],
     ["config"],
     ["build", "machine", "signals"],
-    ["fleet"],
+    ["fleet", "summary"],
     ["trainer"],
     ["train"],
-    ["evaluation"],
+    ["evaluation", "sweeps"],
     ["bench"],
     ["cli"],
 ]

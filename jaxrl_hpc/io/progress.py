@@ -34,11 +34,13 @@ class Progress:
         name: str,
         start: int = 0,
         seeds: int = 1,
+        unit: str = "seeds",
         interval: float = 10.0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total, self._name, self._start, self._seeds = total, name, start, seeds
+        self._unit = unit  # what the seeds are called
         self._interval, self._clock = interval, clock
         self._stream = stream if stream is not None else sys.stderr
         self._began = clock()
@@ -113,7 +115,7 @@ class Progress:
         return self._seeds * (self._steps - steps) / (now - then) if now > then else 0.0
 
     def _seeds_text(self) -> str:
-        return f" × {self._seeds} seeds" if self._seeds > 1 else ""
+        return f" × {self._seeds} {self._unit}" if self._seeds > 1 else ""
 
     def _values_text(self) -> str:
         return "".join(f"  {name} {count(value)}" for name, value in self._values.items())

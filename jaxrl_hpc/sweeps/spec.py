@@ -1,0 +1,196 @@
+"""A sweep file: a base config, axes that vary it, seeds, a budget, and how to run it all.
+
+    base: cartpole_dqn
+    budget: 50_000
+    seeds: 3
+    axes:
+      agent.learning_rate: {log_uniform: [1e-4, 1e-2]}
+      agent.n_step: [1, 8]
+    samples: 16
+
+Lists and grids are crossed; random axes are drawn `samples` times, and every draw is tried with every
+combination of the others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import field_validator, model_validator
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import Schema, static
+
+Bounds = tuple[float, float]
+KINDS = ("values", "grid", "random", "log_uniform", "choice")
+RANDOM = ("random", "log_uniform", "choice")
+OWN_KEYS = {"run.seed": "seeds", "run.seeds": "seeds", "run.name": "name"}  # what the sweep itself sets
+
+
+class Axis(Schema):
+    """One varied setting. Exactly one of values, grid, random, log_uniform and choice."""
+
+    values: tuple[Any, ...] | None = static(None, "these values; a plain list means the same", min_length=1)
+    grid: Bounds | None = static(None, "evenly spaced values from the first to the second, `points` of them")
+    points: int | None = static(None, "grid: how many", ge=2, le=10_000)
+    log: bool = static(False, "grid: spaced evenly in the logarithm")
+    random: Bounds | None = static(None, "drawn evenly between two bounds")
+    log_uniform: Bounds | None = static(None, "drawn evenly in the logarithm between two bounds")
+    choice: tuple[Any, ...] | None = static(None, "drawn from these values", min_length=1)
+
+    @property
+    def kind(self) -> str:
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def drawn(self) -> bool:
+        return self.kind in RANDOM
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Axis:
+        given = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"should be a list, or have exactly one of {', '.join(KINDS)}")
+        bounds = getattr(self, self.kind) if self.kind in ("grid", "random", "log_uniform") else None
+        if bounds and bounds[0] >= bounds[1]:
+            raise ValueError(f"{self.kind} goes from a lower bound to a higher one")
+        if bounds and (self.kind == "log_uniform" or self.log) and bounds[0] <= 0:
+            raise ValueError("a logarithm needs bounds above zero")
+        if (self.points is not None) != (self.kind == "grid") or (self.log and self.kind != "grid"):
+            raise ValueError("grid needs points (such as points: 5), and only grid has points and log")
+        return self
+
+
+class HalvingConfig(Schema):
+    """Successive halving: all trials start, at each rung the best part goes on."""
+
+    rungs: int = static(3, "how often trials are compared, the end included", ge=2, le=10)
+    factor: int = static(3, "one in this many goes on; rungs are this factor apart", ge=2, le=10)
+
+
+class SlurmConfig(Schema):
+    """What the job array asks for. Anything else goes into `options`, as sbatch takes it."""
+
+    partition: str | None = static(None, "where to queue")
+    account: str | None = static(None, "who pays")
+    time: str | None = static(
+        None, "time limit of a task: minutes, hours:minutes:seconds or days-hours", pattern=r"^[\d:-]+$"
+    )
+    cpus_per_task: int = static(1, "cores of a task; its trials share them", ge=1)
+    mem: str | None = static(None, "memory of a task, such as 8G", pattern=r"^\d+[KMGT]?$")
+    at_once: int = static(0, "tasks of the array that may run at the same time; 0: no limit", ge=0)
+    signal_seconds: int = static(60, "a task is told to save this long before its time limit", ge=1)
+    requeue: bool = static(True, "a task that had to stop goes back to the queue and continues")
+    options: tuple[str, ...] = static((), "further sbatch options, such as --qos=long")
+    modules: tuple[str, ...] = static((), "modules to load")
+    setup: tuple[str, ...] = static((), "shell lines before the task starts")
+
+    @field_validator("options")
+    @classmethod
+    def _are_options(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        for option in options:
+            if not option.startswith("-") or "\n" in option:
+                raise ValueError(f"{option!r} is not an sbatch option; they begin with a dash")
+        return options
+
+
+class SweepSpec(Schema):
+    """A whole sweep file."""
+
+    name: str = static("sweep", "name of the folder under runs/sweeps/", pattern=r"^[\w.+=-]+$")
+    base: Any = static(None, "a config: its name, its path, or the config itself")
+    overrides: dict[str, Any] = static({}, "settings of all trials, by dotted name")
+    axes: dict[str, Axis] = static({}, "what varies, by dotted name")
+    samples: int | None = static(None, "draws of the random axes", ge=1, le=1_000_000)
+    draw_seed: int = static(0, "of those draws; more samples keep the earlier ones", ge=0)
+    seeds: int = static(1, "seeds of every combination, from the base's run.seed on", ge=1, le=100_000)
+    budget: int | None = static(None, "environment steps of a trial (run.total_env_steps)", ge=1)
+    metric: str = static("eval_return", "what trials are compared by, from the evaluation at their end")
+    goal: Literal["maximise", "minimise"] = static("maximise", "which way the metric is better")
+    trials_per_task: int = static(64, "trials that train side by side in one program at most", ge=1)
+    halving: HalvingConfig | None = None
+    slurm: SlurmConfig = SlurmConfig()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SweepSpec:
+        for key in (*self.axes, *self.overrides):
+            if key in OWN_KEYS:
+                raise ValueError(f"{key} is set by the sweep itself; use {OWN_KEYS[key]} instead")
+            if key.count(".") < 1:
+                raise ValueError(f"{key} should be a dotted name such as agent.learning_rate")
+        twice = [key for key in self.axes if key in self.overrides]
+        if twice:
+            raise ValueError(f"{twice[0]} is both an axis and an override")
+        drawn = [key for key, axis in self.axes.items() if axis.drawn]
+        if drawn and self.samples is None:
+            raise ValueError(f"{drawn[0]} is drawn at random: say how often, such as samples: 16")
+        if not drawn and self.samples is not None:
+            raise ValueError("samples counts draws of random axes, and there are none")
+        return self
+
+
+def find_spec(name: str | Path) -> Path:
+    """A sweep file by path, by name in configs/sweeps/, or the newest plan of a sweep's folder."""
+    path = Path(name)
+    if path.is_dir():
+        plans = sorted((path / "plans").glob("*.yaml"), key=lambda p: p.stat().st_mtime)
+        if not plans:
+            raise UserError(f"{path} is not the folder of a sweep: it has no plans")
+        return plans[-1]
+    try:
+        return configs.find_file(name)
+    except UserError:
+        for folder in configs.CONFIG_DIRS:
+            if (folder / "sweeps" / f"{name}.yaml").is_file():
+                return folder / "sweeps" / f"{name}.yaml"
+        known = sorted({p.stem for f in configs.CONFIG_DIRS for p in (f / "sweeps").glob("*.yaml")})
+        hint = f"; known are {', '.join(known)}" if known else ""
+        raise UserError(f"there is no sweep file {str(name)!r}{hint}") from None
+
+
+def load_spec(name: str | Path, overrides: tuple[str, ...] = ()) -> SweepSpec:
+    """A sweep file with its base config put in, so that it depends on no other file any more."""
+    source = find_spec(name)
+    data = configs.parse_yaml(source.read_text(), str(source))
+    if not isinstance(data, dict):
+        raise UserError(f"{source}: a sweep holds keys (base, axes, seeds, …), not {type(data).__name__}")
+    data.setdefault("name", source.stem)
+    if isinstance(data.get("axes"), dict):  # a plain list is short for its long form
+        data["axes"] = {k: {"values": v} if isinstance(v, list) else v for k, v in data["axes"].items()}
+    problems: list[str] = []
+    spec = configs.validate("", SweepSpec, data, problems)
+    if problems:
+        raise UserError("\n".join(f"{source}: {line}" for line in problems))
+    try:
+        base = _base(spec, source, overrides)
+    except UserError as error:
+        raise UserError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
+    return spec.model_copy(update={"base": base, "overrides": {}, "budget": None})
+
+
+def _base(spec: SweepSpec, source: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """The base config as plain data, with everything that is the same for all trials."""
+    if spec.base is None:
+        raise UserError("base: is missing; name a config, such as base: cartpole_dqn")
+    if isinstance(spec.base, dict):
+        data = spec.base
+    elif isinstance(spec.base, str):
+        beside = source.parent / spec.base
+        path = beside if beside.is_file() else configs.find_file(spec.base)
+        data = configs.parse_yaml(path.read_text(), str(path))
+        if not isinstance(data, dict):
+            raise UserError(f"base: {path} is not a config")
+    else:
+        raise UserError(f"base: should be the name of a config, a path or a config (it is {spec.base!r})")
+    for key, value in spec.overrides.items():
+        configs.put(data, key, value)
+    if spec.budget is not None:
+        configs.put(data, "run.total_env_steps", spec.budget)
+    for text in overrides:
+        if text.partition("=")[0] in spec.axes or text.partition("=")[0] in OWN_KEYS:
+            raise UserError(f"override {text!r}: the sweep sets {text.partition('=')[0]} itself")
+        configs.apply_override(data, text)
+    configs.from_dict(data)  # a mistake in the base is best said before trials are made
+    return data
