@@ -15,6 +15,7 @@ from jaxrl_hpc.errors import UserError
 COMMANDS = {
     "train": ("jaxrl_hpc.cli.train", "train a config"),
     "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
+    "sweep": ("jaxrl_hpc.cli.sweep", "many trials: plan, run, submit as a job array, collect"),
     "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
     "list": ("jaxrl_hpc.cli.listing", "what a config can name: agents, envs, workflows, configs"),
     "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),

@@ -1,8 +1,9 @@
-"""Make one self-contained HTML page of a run, or a comparison of several.
+"""Make one self-contained HTML page of a run, of a sweep, or a comparison of several runs.
 
 examples:
   jaxrl-hpc report runs/cartpole_dqn
   jaxrl-hpc report runs/a runs/b --output comparison.html
+  jaxrl-hpc report runs/sweeps/cartpole_dqn
 """
 
 from __future__ import annotations
@@ -12,14 +13,24 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="folders of runs")
+    parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="folders of runs, or of a sweep")
     parser.add_argument("--output", help="the page (default: report.html in the first run's folder)")
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxrl_hpc.io.report import write_report
+    folders = [Path(folder) for folder in args.run_dirs]
+    output = Path(args.output) if args.output else folders[0] / "report.html"
+    sweeps = [folder for folder in folders if (folder / "plans").is_dir()]
+    if sweeps:
+        from jaxrl_hpc.errors import UserError
+        from jaxrl_hpc.sweeps.report import write_sweep_report
 
-    output = Path(args.output) if args.output else Path(args.run_dirs[0]) / "report.html"
-    write_report([Path(d) for d in args.run_dirs], output)
+        if len(folders) > 1:
+            raise UserError(f"{sweeps[0]} is a sweep, which has a page of its own: give it alone")
+        write_sweep_report(sweeps[0], output)
+    else:
+        from jaxrl_hpc.io.report import write_report
+
+        write_report(folders, output)
     print(f"wrote {output}")
     return 0

@@ -22,7 +22,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.io.blocks import write_atomically
 from jaxrl_hpc.io.plots import heading
 from jaxrl_hpc.io.results import RunData, load_runs
-from jaxrl_hpc.io.sections import SECTIONS, Section
+from jaxrl_hpc.io.sections import SECTIONS, Colors, Section
 from jaxrl_hpc.io.style import color
 
 
@@ -30,7 +30,10 @@ def write_report(run_dirs: Sequence[str | Path], output: str | Path) -> Path:
     """Make the page; UserError if a directory is not a run with metrics."""
     if not run_dirs:
         raise UserError("a report needs at least one run directory")
-    page = render(load_runs(run_dirs))
+    return write_page(render(load_runs(run_dirs)), output)
+
+
+def write_page(page: str, output: str | Path) -> Path:
     path = Path(output)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,11 +46,17 @@ def write_report(run_dirs: Sequence[str | Path], output: str | Path) -> Path:
 def render(runs: Sequence[RunData]) -> str:
     colors = {run.name: color(index) for index, run in enumerate(runs)}
     sections = [section for make in SECTIONS if (section := make(runs, colors)) is not None]
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
+    return render_page(title, heading(runs), colors, sections)
+
+
+def render_page(title: str, subtitle: str, colors: Colors, sections: Sequence[Section]) -> str:
+    """`colors` are those of the runs that the reader can show and hide."""
     environment = Environment(loader=PackageLoader("jaxrl_hpc.io"), autoescape=True, trim_blocks=True)
     return environment.get_template("report.html.j2").render(
-        title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared",
-        subtitle=heading(runs),
-        runs=[{"name": run.name, "color": colors[run.name]} for run in runs],
+        title=title,
+        subtitle=subtitle,
+        runs=[{"name": name, "color": shade} for name, shade in colors.items()],
         sections=sections,
         charts_json=_charts_json(sections),
         plotly_js=Markup(get_plotlyjs()),

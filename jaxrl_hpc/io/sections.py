@@ -54,11 +54,16 @@ def headline(runs: Sequence[RunData], colors: Colors) -> Section | None:
         ("Updates per second", short(s.get("updates_per_second")), "all seeds"),
         ("Wall time", seconds(s.get("wall_seconds")), f"{seconds(s.get('compile_seconds'))} compiling"),
     ]
+    return Section("headline", "Result", tile_row(tiles))
+
+
+def tile_row(tiles: Sequence[tuple[str, str, str]]) -> Markup:
+    """Large figures: what it is, the figure, a remark."""
     html = Markup("").join(
         Markup('<div class="tile card"><span>{}</span><b>{}</b><small>{}</small></div>').format(*tile)
         for tile in tiles
     )
-    return Section("headline", "Result", Markup('<div class="tiles">{}</div>').format(html))
+    return Markup('<div class="tiles">{}</div>').format(html)
 
 
 def learning(runs: Sequence[RunData], colors: Colors) -> Section | None:
@@ -231,6 +236,17 @@ def _table(head: Markup, body: Markup, css: str = "") -> Markup:
     return Markup('<div class="card scroll"><table class="{}">{}<tbody>{}</tbody></table></div>').format(
         css, top, body
     )
+
+
+def table_html(columns: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> Markup:
+    """A plain table; each line begins with a dot of its colour."""
+    head = Markup("").join(Markup("<th>{}</th>").format(column) for column in columns)
+    body = Markup("")
+    for shade, cells in lines:
+        first = Markup('<td class="swatch" style="--run: {}">{}</td>').format(shade, cells[0])
+        rest = Markup("").join(Markup("<td>{}</td>").format(cell) for cell in cells[1:])
+        body += Markup("<tr>{}{}</tr>").format(first, rest)
+    return _table(head, body)
 
 
 def _value(value: Any) -> Markup:

@@ -7,6 +7,7 @@ other axes nor on how many draws there are: a sweep can grow without losing what
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -15,20 +16,34 @@ import numpy as np
 
 from jaxrl_hpc.sweeps.spec import Axis, SweepSpec
 
-DIGITS = 6  # significant digits of made-up values: enough, and readable in tables and file names
+DIGITS = 4  # of made-up values, so that tables can be read; relative to the range where that is narrow
 
 
-def rounded(value: float, whole: bool) -> float | int:
-    return round(float(value)) if whole else float(f"{float(value):.{DIGITS}g}")
+def _spread(axis: Axis) -> tuple[tuple[float, float], bool]:
+    """Bounds, and whether values are spread evenly in the logarithm."""
+    bounds = axis.grid or axis.random or axis.log_uniform
+    assert bounds is not None
+    return bounds, axis.log or axis.log_uniform is not None
+
+
+def place(axis: Axis, share: float, whole: bool) -> float | int:
+    """The value at a share (0 to 1) of the way from the lower bound to the upper one."""
+    (low, high), logarithmic = _spread(axis)
+    if logarithmic:
+        value = low * (high / low) ** share
+        return round(value) if whole else float(f"{value:.{DIGITS}g}")
+    if whole:
+        return round(low + share * (high - low))
+    decimals = DIGITS - 1 - math.floor(math.log10(high - low))
+    return round(low + share * (high - low), decimals)
 
 
 def listed(axis: Axis, whole: bool) -> list[Any]:
     """All values of an axis that is not drawn."""
     if axis.values is not None:
         return list(axis.values)
-    assert axis.grid is not None and axis.points is not None
-    space = np.geomspace if axis.log else np.linspace
-    return [rounded(value, whole) for value in space(*axis.grid, axis.points)]
+    assert axis.points is not None
+    return [place(axis, i / (axis.points - 1), whole) for i in range(axis.points)]
 
 
 def drawn(axis: Axis, name: str, samples: int, seed: int, whole: bool) -> list[Any]:
@@ -36,14 +51,10 @@ def drawn(axis: Axis, name: str, samples: int, seed: int, whole: bool) -> list[A
     uniform = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(samples)
     if axis.choice is not None:
         return [axis.choice[int(u * len(axis.choice))] for u in uniform]
-    if axis.log_uniform is not None:
-        low, high = np.log(axis.log_uniform)
-        return [rounded(np.exp(low + u * (high - low)), whole) for u in uniform]
-    assert axis.random is not None
-    low, high = axis.random
-    if whole:  # both ends as likely as what lies between
-        return [min(int(low + u * (high - low + 1)), int(high)) for u in uniform]
-    return [rounded(low + u * (high - low), whole) for u in uniform]
+    if axis.random is not None and whole:  # both ends as likely as what lies between
+        low, high = axis.random
+        return [int(low + u * (high - low + 1)) for u in uniform]
+    return [place(axis, float(u), whole) for u in uniform]
 
 
 def combinations(spec: SweepSpec, whole: set[str]) -> Iterator[dict[str, Any]]:

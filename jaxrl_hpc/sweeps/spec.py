@@ -21,6 +21,7 @@ from pydantic import field_validator, model_validator
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.registry import nearest
 from jaxrl_hpc.schema import Schema, static
 
 Bounds = tuple[float, float]
@@ -139,15 +140,14 @@ def find_spec(name: str | Path) -> Path:
         if not plans:
             raise UserError(f"{path} is not the folder of a sweep: it has no plans")
         return plans[-1]
-    try:
-        return configs.find_file(name)
-    except UserError:
-        for folder in configs.CONFIG_DIRS:
-            if (folder / "sweeps" / f"{name}.yaml").is_file():
-                return folder / "sweeps" / f"{name}.yaml"
-        known = sorted({p.stem for f in configs.CONFIG_DIRS for p in (f / "sweeps").glob("*.yaml")})
-        hint = f"; known are {', '.join(known)}" if known else ""
-        raise UserError(f"there is no sweep file {str(name)!r}{hint}") from None
+    if path.is_file():
+        return path
+    for folder in configs.CONFIG_DIRS:
+        for candidate in (folder / "sweeps" / path, folder / "sweeps" / f"{path}.yaml"):
+            if candidate.is_file():
+                return candidate
+    known = sorted({p.stem for f in configs.CONFIG_DIRS for p in (f / "sweeps").glob("*.yaml")})
+    raise UserError(f"there is no sweep file {str(name)!r}{nearest(path.stem, known)}")
 
 
 def load_spec(name: str | Path, overrides: tuple[str, ...] = ()) -> SweepSpec:
@@ -156,6 +156,8 @@ def load_spec(name: str | Path, overrides: tuple[str, ...] = ()) -> SweepSpec:
     data = configs.parse_yaml(source.read_text(), str(source))
     if not isinstance(data, dict):
         raise UserError(f"{source}: a sweep holds keys (base, axes, seeds, …), not {type(data).__name__}")
+    if "agent" in data and "base" not in data:
+        raise UserError(f"{source} is a config to train, not a sweep; a sweep file names it as its base")
     data.setdefault("name", source.stem)
     if isinstance(data.get("axes"), dict):  # a plain list is short for its long form
         data["axes"] = {k: {"values": v} if isinstance(v, list) else v for k, v in data["axes"].items()}

@@ -1,0 +1,154 @@
+"""Files of a sweep, laid out so that no two tasks ever write the same one.
+
+runs/sweeps/<name>/
+  plans/<id>.yaml      the sweep as it was started: self-contained, written once, never changed
+  trials/<id>/         result of a trial, there as a whole or not at all: config.yaml, metrics/, summary.json
+  tasks/<id>/          work of a task, under its lock; what is in there is of no use once its trials are done
+  rungs/<plan>/<n>/    scores at a rung of successive halving, one file per task
+  slurm/               job scripts and logs
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.metrics import MetricsWriter
+from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.sweeps.plan import Plan, Task, Trial, digest
+from jaxrl_hpc.sweeps.spec import SweepSpec
+from jaxrl_hpc.train import HARMLESS, differences
+
+FINISHED, DIVERGED, STOPPED = "finished", "diverged", "stopped"  # stopped: by successive halving
+STATUSES = (FINISHED, DIVERGED, STOPPED)
+
+
+class SweepDirectory:
+    """Paths of a sweep, and reading and writing of its small files."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.plans = self.path / "plans"
+        self.trials = self.path / "trials"
+        self.tasks = self.path / "tasks"
+        self.slurm = self.path / "slurm"
+        self.table = self.path / "results.parquet"
+        self.report = self.path / "report.html"
+
+    @classmethod
+    def of(cls, spec: SweepSpec, path: str | Path | None, source: str | Path) -> SweepDirectory:
+        """The folder that was asked for, the one whose plan `source` is, or runs/sweeps/<name>."""
+        if path is not None:
+            return cls(path)
+        origin = Path(source)
+        if origin.is_dir():
+            return cls(origin)
+        if origin.is_file() and origin.resolve().parent.name == "plans":
+            return cls(origin.resolve().parent.parent)
+        return cls(Path("runs") / "sweeps" / spec.name)
+
+    def task(self, task: Task) -> Path:
+        return self.tasks / task.id
+
+    def scores(self, plan: Plan, rung: int) -> Path:
+        return self.path / "rungs" / plan.id / str(rung)
+
+    # -- plans ---------------------------------------------------------------
+
+    def freeze(self, plan: Plan, write: bool = True) -> Path:
+        """Keep the plan, so that later edits of files do not reach tasks that wait in a queue.
+
+        UserError if results here were made with another base config.
+        """
+        self.check_unchanged(plan)
+        data = plan.spec.model_dump(mode="json", exclude_defaults=True)
+        path = self.plans / f"{digest(data)}.yaml"
+        if not write:
+            return path
+        if path.is_file():
+            os.utime(path)  # the newest plan is the one that counts
+            return path
+        try:
+            self.plans.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the folder of the sweep {self.path}: {error.strerror}") from error
+        # the name stands for the content: whoever writes it at the same time writes the same bytes
+        temporary = self.plans / f".{uuid.uuid4().hex}"
+        temporary.write_text(yaml.safe_dump(data, sort_keys=False))
+        os.replace(temporary, path)
+        return path
+
+    def check_unchanged(self, plan: Plan) -> None:
+        """Every plan that was ever started here has this base, and with halving these trials."""
+        for path in sorted(self.plans.glob("*.yaml")):
+            earlier = configs.parse_yaml(path.read_text(), str(path))
+            axes = {key for spec in (earlier, {"axes": plan.spec.axes}) for key in spec.get("axes") or {}}
+            before, now = (_settled(base, axes) for base in (earlier["base"], plan.spec.base))
+            changed = [d for d in differences(before, now) if d.split(" ")[0] not in HARMLESS]
+            if changed:
+                raise UserError(
+                    f"{self.path} holds trials of another base config: {'; '.join(changed)}; "
+                    "undo that, or choose another folder with --dir"
+                )
+        if plan.spec.halving:
+            others = [p.name for p in (self.path / "rungs").glob("*") if p.name != plan.id]
+            if others:
+                raise UserError(
+                    f"{self.path} holds a halving of other trials: what went on was decided among those; "
+                    "choose another folder with --dir"
+                )
+
+    # -- results -------------------------------------------------------------
+
+    def result(self, trial_id: str) -> dict[str, Any] | None:
+        """A trial's summary; None if it has none, or a broken one."""
+        run = RunDirectory(self.trials / trial_id)
+        try:
+            summary = run.read_summary()
+        except UserError:
+            return None
+        good = summary is not None and summary.get("trial") == trial_id and summary.get("status") in STATUSES
+        return summary if good and any(run.metrics.glob("part-*.parquet")) else None
+
+    def write_result(
+        self, work: Path, trial: Trial, summary: Mapping[str, Any], rows: list[dict[str, Any]]
+    ) -> None:
+        """Make a trial's folder in `work` (which is the caller's alone) and move it into place."""
+        made = RunDirectory(work / trial.id)
+        shutil.rmtree(made.path, ignore_errors=True)
+        made.path.mkdir(parents=True)
+        made.write_config(trial.config.to_dict())
+        writer = MetricsWriter(made.path)
+        writer.append(rows)
+        writer.close()
+        made.write_summary(summary)
+        self.trials.mkdir(parents=True, exist_ok=True)
+        target = self.trials / trial.id
+        if target.exists() and self.result(trial.id) is None:  # broken: out of the way
+            os.rename(target, work / f"broken-{uuid.uuid4().hex}")
+        try:
+            os.rename(made.path, target)
+        except OSError:
+            if self.result(trial.id) is None:
+                raise
+            shutil.rmtree(made.path)  # another plan's task was faster: the same trial, the same result
+
+
+def _settled(base: dict[str, Any], axes: Iterable[str]) -> dict[str, Any]:
+    """A base config with all defaults, without what the sweep or its axes set."""
+    data = configs.from_dict(base).to_dict()
+    for path in ("run.name", "run.seed", "run.seeds", *axes):
+        *sections, name = path.split(".")
+        node: Any = data
+        for section in sections:
+            node = node.get(section, {}) if isinstance(node, dict) else {}
+        node.pop(name, None)
+    return data

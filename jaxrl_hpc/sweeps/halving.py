@@ -1,0 +1,119 @@
+"""Successive halving (Jamieson and Talwalkar 2016): all trials start, the best part of them goes on.
+
+With R rungs and factor f, trials are compared after 1/f^(R-1), …, 1/f of the budget, and one in f goes
+on each time. A rung is a pause, not a shorter run: schedules are those of the whole budget, so a trial
+that goes to the end has the bits of one that was never compared with anything.
+
+Combinations of axis values are compared by the mean of the metric over their seeds, among all tasks.
+Which go on follows from the scores alone, so every task finds the same answer by itself once all scores
+of a rung are there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.fleet import Fleet
+from jaxrl_hpc.io.blocks import write_atomically
+from jaxrl_hpc.io.checkpoint import Checkpointer
+from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.sweeps.directory import SweepDirectory
+from jaxrl_hpc.sweeps.plan import Plan, Task, Trial, digest
+from jaxrl_hpc.sweeps.spec import SweepSpec
+
+
+def budgets(spec: SweepSpec, config: Config) -> list[int | None]:
+    """Environment steps up to each rung; None: the whole budget."""
+    if spec.halving is None:
+        return [None]
+    total = config.run.total_env_steps
+    rungs = range(spec.halving.rungs - 1, 0, -1)
+    return [*(-(-total // spec.halving.factor**power) for power in rungs), None]
+
+
+def combination(trial: Trial) -> str:
+    """What trials share that differ in the seed only."""
+    return digest(trial.values)
+
+
+def write_scores(
+    plan: Plan, directory: SweepDirectory, task: Task, rung: int, results: list[dict[str, Any]]
+) -> None:
+    """A task's file at a rung; a diverged trial has no score."""
+    path = directory.scores(plan, rung) / f"{task.id}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scores = json.loads(path.read_text()) if path.is_file() else {}
+    metric = plan.spec.metric
+    for entry in results:
+        value = entry[metric]
+        good = not entry["diverged"] and value is not None and math.isfinite(value)
+        scores[entry["trial"]] = value if good else None
+    write_atomically(path, json.dumps(scores, indent=1).encode())
+
+
+def read_scores(plan: Plan, directory: SweepDirectory, rung: int) -> dict[str, float | None]:
+    scores: dict[str, float | None] = {}
+    for path in directory.scores(plan, rung).glob("*.json"):
+        scores |= json.loads(path.read_text())
+    return scores
+
+
+def competitors(plan: Plan, directory: SweepDirectory, rung: int) -> list[Trial] | None:
+    """Trials that take part in a rung; None while that is not decided."""
+    if rung == 0:
+        return list(plan.trials)
+    going_on = survivors(plan, directory, rung - 1)
+    return None if going_on is None else [trial for trial in plan.trials if trial.id in going_on]
+
+
+def survivors(plan: Plan, directory: SweepDirectory, rung: int) -> set[str] | None:
+    """Trials that go on after a rung; None while scores of that rung are missing."""
+    assert plan.spec.halving is not None
+    trials = competitors(plan, directory, rung)
+    scores = read_scores(plan, directory, rung)
+    if trials is None or any(trial.id not in scores for trial in trials):
+        return None
+    sign = 1.0 if plan.spec.goal == "maximise" else -1.0
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(combination(trial), []).append(trial)
+
+    merits: list[tuple[float, str]] = []  # the name breaks ties, the same way everywhere
+    for name, members in groups.items():
+        values = [value for trial in members if (value := scores[trial.id]) is not None]
+        if len(values) == len(members):  # none of its seeds diverged
+            merits.append((sign * float(np.mean(values)), name))
+    kept = sorted(merits, reverse=True)[: max(1, len(groups) // plan.spec.halving.factor)]
+    return {trial.id for _, name in kept for trial in groups[name]}
+
+
+def continue_from(before: Path, fleet: Fleet) -> tuple[list[Any], int]:
+    """States of the fleet's lanes, and iterations, at the end of an earlier stretch with more lanes."""
+    run = RunDirectory(before)
+    summary = run.read_summary()
+    if summary is None:
+        raise UserError(f"{before} has not finished")
+    order = [entry["trial"] for entry in summary["trials"]]
+    chosen = [order.index(lane.name) for lane in fleet.lanes]
+    shapes = _shapes(fleet, len(order))
+    _, states, host = Checkpointer(run.checkpoints).restore(shapes)
+    if fleet.stacked:
+        index = np.asarray(chosen)
+        return [jax.tree.map(lambda x: x[index], states[0])], host["iterations"]
+    return [states[i] for i in chosen], host["iterations"]
+
+
+def _shapes(fleet: Fleet, lanes: int) -> list[Any]:
+    """Shapes of a checkpoint of as many lanes of the same program."""
+    one = fleet.state_shape()
+    if not fleet.stacked:
+        return [one] * lanes
+    return [jax.tree.map(lambda s: jax.ShapeDtypeStruct((lanes, *s.shape[1:]), s.dtype), one)]

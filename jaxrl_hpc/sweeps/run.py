@@ -1,0 +1,203 @@
+"""One task of a sweep: train its trials side by side, then write one result for each.
+
+Whatever happens, starting the same task again is right: finished trials are left alone, a task that was
+stopped or killed goes on from its checkpoint, a trial whose result is broken is trained again alone. With
+successive halving a task does its part of a rung, and ends when it has to wait for other tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.fleet import Lane
+from jaxrl_hpc.io.blocks import write_atomically
+from jaxrl_hpc.io.lock import RunLock
+from jaxrl_hpc.io.metrics import read_metrics
+from jaxrl_hpc.rollout import Evaluation
+from jaxrl_hpc.summary import describe, params_hash, spread_over_seeds
+from jaxrl_hpc.sweeps import halving
+from jaxrl_hpc.sweeps.directory import DIVERGED, FINISHED, STOPPED, SweepDirectory
+from jaxrl_hpc.sweeps.plan import Plan, Task, Trial
+from jaxrl_hpc.train import train
+from jaxrl_hpc.trainer import Stretch, Trainer
+
+Say = Callable[[str], None]
+DONE, SAVED, WAITING = "done", "saved", "waiting"
+
+
+class TaskOutcome(NamedTuple):
+    """How a call of run_task ended."""
+
+    state: str  # DONE; SAVED: stopped by a signal, state on disk; WAITING: for other tasks at a rung
+    text: str  # one line for people
+
+
+def run_task(plan: Plan, directory: SweepDirectory, index: int, say: Say = print) -> TaskOutcome:
+    """Bring a task as far as it can go."""
+    task = plan.task(index)
+    folder = directory.task(task)
+    folder.mkdir(parents=True, exist_ok=True)
+    with RunLock(folder / "run.lock"):
+        while pending := [t for t in task.trials if directory.result(t.id) is None]:
+            check_metric(plan, pending[0].config)
+            work = folder / "work"
+            trials = _lanes_of_work(work, task, pending)
+            state = _run_rungs(plan, directory, task, trials, work, say)
+            if state != DONE:
+                waits = "save and stop was asked for; the same command continues"
+                text = (
+                    waits if state == SAVED else "waits for other tasks at a rung; run it again after those"
+                )
+                return TaskOutcome(state, f"task {index} ({folder}): {text}")
+            shutil.rmtree(work)
+    return TaskOutcome(DONE, f"task {index}: all {len(task.trials)} trials have a result")
+
+
+def _lanes_of_work(work: Path, task: Task, pending: Sequence[Trial]) -> list[Trial]:
+    """The trials that an interrupted start was training, else those without a result.
+
+    A result may be there already: killed while writing results, the task still has to write the others.
+    """
+    record = work / "trials.json"
+    known = {trial.id: trial for trial in task.trials}
+    if record.is_file():
+        return [known[identity] for identity in json.loads(record.read_text())]
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    write_atomically(record, json.dumps([trial.id for trial in pending]).encode())
+    return list(pending)
+
+
+def _run_rungs(
+    plan: Plan, directory: SweepDirectory, task: Task, trials: Sequence[Trial], work: Path, say: Say
+) -> str:
+    """Train to the end, rung after rung (one without halving), and write results."""
+    budgets = halving.budgets(plan.spec, trials[0].config)
+    folders: list[Path] = []
+    for rung, until in enumerate(budgets):
+        folder = work / f"rung-{rung}"
+        summary = _train(task, trials, folder, folders[-1] if folders else None, until, say)
+        if summary is None:
+            return SAVED
+        folders.append(folder)
+        last = rung == len(budgets) - 1
+        going_on: set[str] = set()
+        if not last:
+            halving.write_scores(plan, directory, task, rung, summary["trials"])
+            survivors = halving.survivors(plan, directory, rung)
+            if survivors is None:
+                return WAITING
+            going_on = survivors
+        results = {entry["trial"]: entry for entry in summary["trials"]}
+        stays = [t for t in trials if t.id in going_on]
+        ends = [t for t in trials if t.id not in going_on]
+        _write_results(
+            directory, task, ends, results, folders, work / "results", STOPPED if not last else FINISHED
+        )
+        trials = stays
+        if not trials:
+            break
+    return DONE
+
+
+def _train(
+    task: Task, trials: Sequence[Trial], folder: Path, before: Path | None, until: int | None, say: Say
+) -> dict[str, Any] | None:
+    """The summary of a stretch of the packed run; None when a signal stopped it."""
+    config = trials[0].config  # the others differ in what their lanes carry
+    run = config.run.model_copy(
+        update={"name": f"{config.run.name.rpartition('-')[0]}.{task.id[:6]}", "tensorboard": False}
+    )
+    config = config.model_copy(update={"run": run})
+    lanes = [Lane(trial.seed, hypers_of(trial.config), trial.id) for trial in trials]
+    origin = (lambda fleet: halving.continue_from(before, fleet)) if before else None
+    stretch = Stretch(until, origin, describe_trials)
+    return train(config, folder, resume=True, lanes=lanes, stretch=stretch, say=say).summary
+
+
+def describe_trials(trainer: Trainer, final: Sequence[Evaluation]) -> dict[str, Any]:
+    """What each trial's own summary will say, as if it had run alone."""
+    fleet, parts = trainer.fleet, trainer.parts
+    params = fleet.per_lane([parts.workflow.learner(state).params for state in fleet.states])
+    entries = []
+    for lane, evaluation, own in zip(fleet.lanes, final, params, strict=True):
+        values = describe(parts, evaluation)
+        entries.append(
+            {
+                "trial": lane.name,
+                "diverged": not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(own)),
+                **values,
+                **spread_over_seeds(parts, [values], [evaluation]),
+                "params_sha256": params_hash([own]),
+            }
+        )
+    return {"trials": entries}
+
+
+def _write_results(
+    directory: SweepDirectory,
+    task: Task,
+    trials: Sequence[Trial],
+    results: dict[str, dict[str, Any]],
+    folders: Sequence[Path],
+    work: Path,
+    status: str,
+) -> None:
+    """One folder per trial, from the files of the packed runs alone."""
+    shared = json.loads((folders[-1] / "summary.json").read_text())
+    lanes = len(shared.pop("trials"))
+    seconds = shared["wall_seconds"]
+    rows: dict[str, list[dict[str, Any]]] = {trial.id: [] for trial in trials}
+    for folder in folders:
+        for row in read_metrics(folder).to_pylist():
+            if (name := row.pop("trial")) in rows:
+                rows[name].append(row)
+    for trial in trials:
+        if directory.result(trial.id) is not None:
+            continue
+        own = dict(results[trial.id])
+        ended = DIVERGED if own.pop("diverged") else status
+        summary = shared | own | {
+            "status": ended,
+            "values": trial.values,
+            "seed": trial.seed,
+            "seeds": 1,
+            "eval_return_per_seed": {str(trial.seed): own["eval_return"]},
+            "diverged_at": first_not_finite(rows[trial.id]) if ended == DIVERGED else None,
+            "env_steps_per_second": shared["env_steps"] / seconds,
+            "updates_per_second": shared["updates"] / seconds,
+            "task": task.id,
+            "trials_side_by_side": lanes,
+        }  # fmt: skip
+        directory.write_result(work, trial, summary, rows[trial.id])
+
+
+def first_not_finite(rows: Sequence[dict[str, Any]]) -> int | None:
+    """Environment steps of the first training row in which learning gave a number that is none."""
+    for row in rows:
+        learned = {k: v for k, v in row.items() if not k.startswith("episode") and isinstance(v, float)}
+        if row["kind"] == "train" and not np.isfinite(list(learned.values())).all():
+            return int(row["env_steps"])
+    return None
+
+
+def check_metric(plan: Plan, config: Config) -> None:
+    """A metric that no evaluation gives is better refused before training than after."""
+    if plan.spec.metric == "eval_return":
+        return
+    parts = build(config)
+    one = np.ones(1, np.float32)
+    info = dict.fromkeys(parts.env.spec.info_keys, one)
+    known = describe(parts, Evaluation(one, one, one > 0, info))  # type: ignore[arg-type]
+    if plan.spec.metric not in known:
+        raise UserError(f"metric: {plan.spec.metric!r} is not evaluated here; known are {', '.join(known)}")

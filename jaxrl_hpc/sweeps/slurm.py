@@ -1,0 +1,161 @@
+"""A sweep as a Slurm job array: one element per task that still has something to do.
+
+The job script passes the signal that Slurm sends before the time limit on to the task, which saves and
+ends; then the job goes back to the queue and continues exactly. With successive halving the array is
+submitted once per rung, each after the one before it has ended: the same command takes every task as far
+as it can go.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.blocks import write_atomically
+from jaxrl_hpc.sweeps import local
+from jaxrl_hpc.sweeps.directory import SweepDirectory
+from jaxrl_hpc.sweeps.plan import Plan
+
+SCRIPT = """\
+#!/bin/bash
+{directives}
+# Written by `jaxrl-hpc sweep submit`; tasks of the plan {plan}.
+{setup}
+# USR1 comes {signal_seconds} s before the time limit: the task saves, ends, and goes back to the queue.
+# TERM (preemption, scancel) is passed on too; whether the job comes back is then Slurm's business.
+asked=
+pass_on() {{ asked=$1; kill -s USR1 "$task" 2>/dev/null; }}
+trap 'pass_on USR1' USR1
+trap 'pass_on TERM' TERM
+{command} &
+task=$!
+while kill -0 "$task" 2>/dev/null; do wait "$task"; status=$?; done
+{after}exit "$status"
+"""
+REQUEUE = """\
+if [ "$asked" = USR1 ] && [ "$status" -ne 0 ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+"""
+
+
+def ranges(indices: Sequence[int]) -> str:
+    """[0, 1, 2, 5] -> "0-2,5", as sbatch --array takes it."""
+    parts: list[list[int]] = []
+    for index in sorted(indices):
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def script(plan: Plan, plan_file: Path, directory: SweepDirectory, tasks: Sequence[int]) -> str:
+    """The text of the job script."""
+    wanted = plan.spec.slurm
+    root = directory.path.resolve()
+    throttle = f"%{wanted.at_once}" if wanted.at_once else ""
+    options = {
+        "--job-name": plan.spec.name,
+        "--array": ranges(tasks) + throttle,
+        "--output": f"{root}/slurm/%A_%a.log",
+        "--open-mode": "append",
+        "--nodes": 1,
+        "--ntasks": 1,
+        "--cpus-per-task": wanted.cpus_per_task,
+        "--partition": wanted.partition,
+        "--account": wanted.account,
+        "--time": wanted.time,
+        "--mem": wanted.mem,
+        "--signal": f"B:USR1@{wanted.signal_seconds}",
+    }
+    lines = [f"{name}={value}" for name, value in options.items() if value is not None]
+    lines += ["--requeue"] if wanted.requeue else ["--no-requeue"]
+    lines += wanted.options
+    task = local.command(plan_file.resolve(), SweepDirectory(root), "INDEX")
+    command = shlex.join(task).replace("INDEX", '"$SLURM_ARRAY_TASK_ID"')
+    setup = [f"module load {shlex.quote(name)}" for name in wanted.modules] + list(wanted.setup)
+    return SCRIPT.format(
+        directives="\n".join(f"#SBATCH {line}" for line in lines),
+        plan=plan_file.name,
+        setup="\n".join(setup),
+        signal_seconds=wanted.signal_seconds,
+        command=command,
+        after=REQUEUE if wanted.requeue else "",
+    )
+
+
+def submit(plan: Plan, plan_file: Path, directory: SweepDirectory) -> list[str]:
+    """Write the job script and hand it to Slurm; the job ids, one per rung."""
+    tasks = [task.index for task in local.unfinished(plan, directory)]
+    if not tasks:
+        return []
+    if not shutil.which("sbatch"):
+        raise UserError("there is no sbatch on this machine; look at the script with --dry-run")
+    queued = jobs_in_queue(directory)
+    if queued:
+        raise UserError(
+            f"the sweep is in the queue already as job {', '.join(queued)}; "
+            f"wait for it, or end it with: scancel {' '.join(queued)}"
+        )
+    check_array_size(max(tasks))
+    path = write_script(plan, plan_file, directory)
+    rounds = plan.spec.halving.rungs if plan.spec.halving else 1
+    jobs: list[str] = []
+    for _ in range(rounds):
+        after = [f"--dependency=afterany:{jobs[-1]}"] if jobs else []
+        jobs.append(_ask(["sbatch", "--parsable", *after, str(path)]).split(";")[0].strip())
+        record = {"job": jobs[-1], "tasks": ranges(tasks), "plan": plan_file.name, "submitted": time.time()}
+        with open(directory.slurm / "jobs.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+    return jobs
+
+
+def write_script(plan: Plan, plan_file: Path, directory: SweepDirectory) -> Path:
+    directory.slurm.mkdir(parents=True, exist_ok=True)
+    tasks = [task.index for task in local.unfinished(plan, directory)]
+    path = directory.slurm / "array.sh"
+    write_atomically(path, script(plan, plan_file, directory, tasks).encode())
+    return path
+
+
+def jobs_in_queue(directory: SweepDirectory) -> list[str]:
+    """Jobs of this sweep that Slurm still knows as waiting or running."""
+    record = directory.slurm / "jobs.jsonl"
+    if not record.is_file() or not shutil.which("squeue"):
+        return []
+    jobs = [json.loads(line)["job"] for line in record.read_text().splitlines() if line.strip()]
+    listed = subprocess.run(
+        ["squeue", "--noheader", "--format=%F", f"--jobs={','.join(jobs)}"], capture_output=True, text=True
+    )  # an error here means that none of them is known any more
+    return [job for job in jobs if job in listed.stdout.split()]
+
+
+def check_array_size(largest: int) -> None:
+    """Centres limit the indices of an array."""
+    if not shutil.which("scontrol"):
+        return
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]))
+    if found and largest >= int(found[1]):
+        raise UserError(
+            f"trials_per_task: the sweep has {largest + 1} tasks and this Slurm takes array indices below "
+            f"{found[1]}; pack more trials into a task"
+        )
+
+
+def _ask(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{command[0]} did not answer within 60 s") from None
+    if done.returncode:
+        reason = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        raise UserError(f"{command[0]} refused: {reason}")
+    return done.stdout

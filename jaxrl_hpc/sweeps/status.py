@@ -1,0 +1,99 @@
+"""How far a sweep is, from its files alone: right at any moment, on any machine that sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pyarrow.compute as pc
+
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.lock import STALE_SECONDS
+from jaxrl_hpc.io.metrics import read_metrics
+from jaxrl_hpc.sweeps.directory import SweepDirectory
+from jaxrl_hpc.sweeps.plan import Plan, Task
+
+MISSING = "missing"
+
+
+class TaskStatus(NamedTuple):
+    """One task."""
+
+    index: int
+    id: str
+    counts: dict[str, int]  # finished, diverged, stopped, missing -> trials
+    running: str | None  # who works on it
+    env_steps: int  # how far unfinished work has come, as far as it is on disk
+
+    @property
+    def done(self) -> bool:
+        return not self.counts.get(MISSING)
+
+    @property
+    def state(self) -> str:
+        if self.done:
+            return "done"
+        if self.running:
+            return "running"
+        return "interrupted" if self.env_steps else "to do"
+
+
+class SweepStatus(NamedTuple):
+    """The whole."""
+
+    tasks: list[TaskStatus]
+    counts: dict[str, int]
+    others: int  # trials with a result that the plan does not have
+
+
+def sweep_status(plan: Plan, directory: SweepDirectory) -> SweepStatus:
+    tasks = [_task_status(task, directory) for task in plan.tasks]
+    counts: dict[str, int] = {}
+    for task in tasks:
+        for name, number in task.counts.items():
+            counts[name] = counts.get(name, 0) + number
+    planned = {trial.id for trial in plan.trials}
+    found = {p.name for p in directory.trials.iterdir()} if directory.trials.is_dir() else set()
+    return SweepStatus(tasks, counts, len(found - planned))
+
+
+def _task_status(task: Task, directory: SweepDirectory) -> TaskStatus:
+    counts: dict[str, int] = {}
+    for trial in task.trials:
+        result = directory.result(trial.id)
+        name = result["status"] if result else MISSING
+        counts[name] = counts.get(name, 0) + 1
+    folder = directory.task(task)
+    steps = _saved_steps(folder) if counts.get(MISSING) else 0
+    return TaskStatus(task.index, task.id, counts, _holder(folder / "run.lock"), steps)
+
+
+def _holder(lock: Path) -> str | None:
+    """Who holds a lock; None if nobody does, or nobody that still lives."""
+    try:
+        holder: dict[str, Any] = json.loads(lock.read_text())
+        age = time.time() - os.stat(lock).st_mtime
+    except (OSError, ValueError):
+        return None
+    host, pid = holder.get("host"), holder.get("pid")
+    alive = psutil.pid_exists(int(pid or 0)) if host == socket.gethostname() else age < STALE_SECONDS
+    job = f", job {holder['job']}" if holder.get("job") else ""
+    return f"process {pid} on {host}{job}" if alive else None
+
+
+def _saved_steps(folder: Path) -> int:
+    """Environment steps of the newest row of metrics in unfinished work."""
+    newest = 0
+    for run in (folder / "work").glob("rung-*"):
+        try:
+            table = read_metrics(run)
+        except (UserError, OSError):
+            continue  # being made, or being deleted
+        if table.num_rows:
+            newest = max(newest, pc.max(table["env_steps"]).as_py())
+    return newest
