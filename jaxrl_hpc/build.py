@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.config import Config
@@ -26,11 +27,28 @@ def _make(section: str, config: Any, *args: Any, **kwargs: Any) -> Any:
     return find(section, config.name).make(config, *args, **kwargs)
 
 
+def divided(section: str, config: Any, shards: int, exact: Sequence[str], about: Sequence[str] = ()) -> Any:
+    """A component's config for one of `shards` equal parts of a run; fields in `about` are rounded up."""
+    present = [name for name in exact if hasattr(config, name)]
+    for name in present:
+        if getattr(config, name) % shards:
+            raise UserError(
+                f"{section}.{name} is {getattr(config, name)}: it must be a multiple of "
+                f"workflow.shards = {shards}"
+            )
+    parts = {name: getattr(config, name) // shards for name in present}
+    parts |= {name: -(-getattr(config, name) // shards) for name in about if hasattr(config, name)}
+    return config.model_copy(update=parts)
+
+
 def build(config: Config) -> Parts:
     """Make every component, and check that they fit each other."""
     flow: Any = config.workflow
+    shards = getattr(flow, "shards", 1)
     env: Env = _make("env", config.env)
-    agent: Agent = _make("agent", config.agent, env.spec, num_envs=flow.num_envs)
+    agent_config = divided("agent", config.agent, shards, ["batch_size"])
+    agent: Agent = _make("agent", agent_config, env.spec, num_envs=flow.num_envs)
+    copies = divided("workflow", flow, shards, ["num_envs"]).num_envs
     name = getattr(config.agent, "name", "?")
     replay: Replay | None = None
     if agent.data == "transitions":
@@ -40,8 +58,8 @@ def build(config: Config) -> Parts:
             )
         replay = _make(
             "replay",
-            config.replay,
-            num_envs=flow.num_envs,
+            divided("replay", config.replay, shards, ["capacity"], about=["min_size", "final_capacity"]),
+            num_envs=copies,
             unroll_length=flow.unroll_length,
             window=agent.window,
             batch_size=agent.batch_size,

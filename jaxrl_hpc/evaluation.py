@@ -14,7 +14,6 @@ from jaxrl_hpc import machine
 from jaxrl_hpc.build import build
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.fleet import Fleet
-from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.io.run import RunDirectory
 from jaxrl_hpc.registry import find
 from jaxrl_hpc.summary import describe, spread_over_seeds
@@ -66,7 +65,7 @@ def load_run(
         parts = parts._replace(env=env)  # the workflow keeps the old one: it says what a checkpoint holds
     fleet = make_fleet(config, parts, lanes, episodes)
     shapes = [fleet.state_shape()] * len(fleet.groups)
-    _, states, _ = Checkpointer(run.checkpoints).restore(shapes)
+    _, states, _ = fleet.checkpointer(run.checkpoints).restore(shapes)
     fleet.load(states)
     return config, fleet
 

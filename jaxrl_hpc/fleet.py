@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,8 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxrl_hpc import rollout
 from jaxrl_hpc.build import Hypers, Parts
+from jaxrl_hpc.comm.ranks import Ranks
+from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.machine import available_cores
 from jaxrl_hpc.types import Array, LearnerState, PyTree
 
@@ -79,6 +82,7 @@ class Fleet:
         self._evaluate = Program("evaluate", over(self._evaluation(), in_axes=(0, 0, None, None)))
         self.compile_seconds = 0.0
         self.states: list[PyTree] = []
+        self.ranks = Ranks()  # a job of one process
 
     def _evaluation(self) -> Callable[..., rollout.Evaluation]:
         parts = self.parts
@@ -177,6 +181,14 @@ class Fleet:
         if not self.stacked:
             return host
         return [jax.tree.map(lambda x, i=i: x[i], host[0]) for i in range(len(self.lanes))]
+
+    def checkpointer(self, directory: Path, keep: int = 2) -> Any:
+        """What saves and restores `states`."""
+        return Checkpointer(directory, keep=keep)
+
+    def place(self) -> str:
+        """Where the lanes run, for people."""
+        return f"{len({group.device for group in self.groups})} device(s)"
 
     def wait(self) -> None:
         jax.block_until_ready(self.states)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import psutil
 
+from jaxrl_hpc.comm.ranks import Ranks, world
 from jaxrl_hpc.config import Config
 
 # from about this width on a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
@@ -53,6 +54,8 @@ def executors_for(config: Config, lanes: int) -> int:
 def prepare(config: Config, lanes: int) -> None:
     """Set threads, devices and the compilation cache. Has no effect on devices already in use."""
     executors = 1 if config.run.seeds_mode == "vmap" else executors_for(config, lanes)
+    if uses_ranks(config):
+        executors = max(1, getattr(config.workflow, "devices", 0))
     threads = config.run.threads
     if not threads:
         threads = available_cores() if executors == 1 and _widest_layer(config) >= WIDE_LAYER else 1
@@ -61,6 +64,16 @@ def prepare(config: Config, lanes: int) -> None:
         if executors > 1:
             jax.config.update("jax_num_cpu_devices", executors)
     enable_compilation_cache()
+
+
+def uses_ranks(config: Config) -> bool:
+    """Whether the workflow spans the processes of a job and the devices of each."""
+    return hasattr(config.workflow, "shards")
+
+
+def ranks_of(config: Config) -> Ranks:
+    """The job that the run is spread over; this process alone if the workflow knows no other."""
+    return world() if uses_ranks(config) else Ranks()
 
 
 def backend_is_up() -> bool:

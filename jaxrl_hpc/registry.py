@@ -12,7 +12,7 @@ from jaxrl_hpc.envs import exabooster, gymnax_bridge, probes
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, sequence, uniform
 from jaxrl_hpc.schema import Schema
-from jaxrl_hpc.workflows import fused
+from jaxrl_hpc.workflows import fused, sharded
 
 
 class Component(NamedTuple):
@@ -40,7 +40,7 @@ REPLAYS: dict[str, Component] = {
     "sequence": _component(sequence),
     "uniform": _component(uniform),
 }
-WORKFLOWS: dict[str, Component] = {"fused": _component(fused)}
+WORKFLOWS: dict[str, Component] = {"fused": _component(fused), "sharded": _component(sharded)}
 ENVS: dict[str, Component] = {
     **{name: _component(gymnax_bridge) for name in gymnax_bridge.NAMES},
     **{name: Component(exabooster.ExaBoosterConfig, exabooster.make_env) for name in exabooster.NAMES},

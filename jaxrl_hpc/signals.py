@@ -11,18 +11,19 @@ from typing import Any
 class StopSignals:
     """Remembers a request to stop; the loop acts on it between chunks."""
 
-    names = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
     def __init__(self) -> None:
         self.received: str | None = None
+        self.number = 0  # of the signal received
         self._old: dict[int, Any] = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = signal.Signals(number).name
+        self.received, self.number = signal.Signals(number).name, number
 
     def __enter__(self) -> StopSignals:
         with contextlib.suppress(ValueError):  # not the main thread: signals are somebody else's
-            self._old = {number: signal.signal(number, self._note) for number in self.names}
+            self._old = {number: signal.signal(number, self._note) for number in self.numbers}
         return self
 
     def __exit__(self, *_: object) -> None:

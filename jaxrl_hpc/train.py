@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +12,11 @@ import jax
 
 from jaxrl_hpc import machine
 from jaxrl_hpc.build import Parts, build, hypers_of
+from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.fleet import Fleet, Lane
+from jaxrl_hpc.hosted import HostedFleet
 from jaxrl_hpc.io.checkpoint import state_bytes
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory
@@ -23,7 +27,7 @@ EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
 # what may differ between a run and its continuation
 HARMLESS = (
     "run.checkpoint_seconds", "run.keep_checkpoints", "run.progress_seconds", "run.tensorboard",
-    "run.executors", "run.threads",
+    "run.executors", "run.threads", "workflow.devices", "workflow.deadline_seconds",
 )  # fmt: skip
 
 
@@ -32,6 +36,7 @@ class Outcome(NamedTuple):
 
     finished: bool  # False: stopped by a signal after saving
     summary: dict[str, Any] | None
+    speaks: bool = True  # False on ranks that leave talking to rank 0
 
 
 def lanes_of(config: Config) -> list[Lane]:
@@ -41,6 +46,8 @@ def lanes_of(config: Config) -> list[Lane]:
 
 def make_fleet(config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int | None = None) -> Fleet:
     """Lanes on this machine's devices, as the config wants them."""
+    if not parts.workflow.pure:
+        return HostedFleet(parts, lanes, episodes or config.run.eval_episodes)
     mode = config.run.seeds_mode
     if mode == "auto":
         mode = "solo" if jax.default_backend() == "cpu" else "vmap"
@@ -91,24 +98,42 @@ def train(
     stretch: Stretch | None = None,
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train as the config says, in runs/<name> unless told otherwise."""
+    """Train as the config says, in runs/<name> unless told otherwise.
+
+    In a job of several ranks all of them call this; rank 0 writes and speaks for all.
+    """
     lanes = lanes_of(config) if lanes is None else lanes
-    run = RunDirectory.open(run_dir or Path("runs") / config.run.name, resume=resume)
-    with run.lock(), StopSignals() as stop:
-        if run.config_path.exists():
+    ranks = machine.ranks_of(config)
+    say = say if ranks.first else lambda _: None
+    folder = Path(run_dir or Path("runs") / config.run.name)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ranks.guard())
+
+        def claim() -> tuple[RunDirectory, dict[str, Any] | None]:
+            run = RunDirectory.open(folder, resume=resume)
+            stack.enter_context(run.lock())
+            if not run.config_path.exists():
+                return run, None
             check_same_config(config, run.read_config())
-            if (summary := run.read_summary()) is not None:
-                say(f"{run.path} is finished already")
-                return Outcome(True, summary)
+            return run, run.read_summary()
+
+        run, summary = ranks.first_does(claim)
+        if summary is not None:
+            say(f"{run.path} is finished already")
+            return Outcome(True, summary, ranks.first)
+        stop = stack.enter_context(StopSignals())
+        deadline = getattr(config.workflow, "deadline_seconds", 0.0)
+        watchdog = stack.enter_context(Watchdog(ranks, run.path / "ranks", deadline))
         machine.prepare(config, len(lanes))
         parts = build(config)
         fleet = make_fleet(config, parts, lanes)
-        check_memory(fleet)
-        run.write_config(config.to_dict())
+        ranks.all_succeed(lambda: check_memory(fleet))
+        ranks.first_does(lambda: run.write_config(config.to_dict()))
         what = "trial" if stretch else "seed"
-        say(f"compiling for {len(lanes)} {what}(s) on {len({g.device for g in fleet.groups})} device(s) …")
+        say(f"compiling for {len(lanes)} {what}(s) on {fleet.place()} …")
         fleet.compile()
         trainer = Trainer(config, parts, fleet, run, say, stretch)
+        trainer.watchdog = watchdog
         trainer.begin(resume)
         trainer.progress = Progress(
             trainer.total_env_steps,
@@ -117,6 +142,7 @@ def train(
             seeds=len(lanes),
             unit=f"{what}s",
             interval=config.run.progress_seconds,
+            stream=None if ranks.first else stack.enter_context(open(os.devnull, "w")),
         )
         with trainer.progress:
             finished = trainer.loop(stop)
@@ -124,6 +150,7 @@ def train(
         for writer in trainer.writers:
             writer.close()
         if not finished:
-            done = f"{stop.received}: saved at {trainer.env_steps:,} steps"
+            done = f"{trainer.stopped_by}: saved at {trainer.env_steps:,} steps"
             say(f"{done}; continue with the same command and --resume (run directory {run.path})")
-        return Outcome(finished, summary)
+        ranks.barrier()  # a launcher may end the others as soon as one has gone
+        return Outcome(finished, summary, ranks.first)

@@ -7,6 +7,7 @@ that the host does (logging, evaluating, saving, being killed and resumed) chang
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.build import Parts
+from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.fleet import Fleet
-from jaxrl_hpc.io.checkpoint import Checkpointer
-from jaxrl_hpc.io.metrics import MetricsWriter, Writer
+from jaxrl_hpc.io.metrics import MetricsWriter, NoMetrics, Writer
 from jaxrl_hpc.io.plots import write_plots
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory, code_version
@@ -75,14 +76,17 @@ class Trainer:
         self.config, self.parts, self.fleet, self.run, self.say = config, parts, fleet, run, say
         self.stretch = stretch
         self.schedule = Schedule.of(config, parts, stretch.until if stretch else None)
-        self.checkpointer = Checkpointer(run.checkpoints, keep=config.run.keep_checkpoints)
-        self.metrics = MetricsWriter(run.path)
+        self.ranks = fleet.ranks
+        self.checkpointer = fleet.checkpointer(run.checkpoints, config.run.keep_checkpoints)
+        self.metrics = MetricsWriter(run.path) if self.ranks.first else NoMetrics()
         self.writers: list[Writer] = [self.metrics]
         self.iterations = 0  # after the warm-up
         self.seconds_before = 0.0  # of earlier processes of this run
         self.started = time.perf_counter()
         self.pending: tuple[int, Any, Any] | None = None
         self.progress: Progress
+        self.watchdog = Watchdog(self.ranks, run.path / "ranks", 0.0)  # until the caller sets a real one
+        self.stopped_by = ""
 
     # -- state ---------------------------------------------------------------
 
@@ -105,7 +109,7 @@ class Trainer:
         else:
             self.metrics.restore(None)
             self.fleet.initialise()
-        if self.config.run.tensorboard:
+        if self.config.run.tensorboard and self.ranks.first:
             self.writers.append(TensorBoardWriter(self.run.path, steps_done))
 
         self.started = time.perf_counter()
@@ -127,6 +131,7 @@ class Trainer:
     def save(self) -> None:
         """Everything up to now, metrics included, as one checkpoint."""
         self.digest()
+        self.watchdog.at("saving", self.iterations // self.schedule.chunk)
         host = {"iterations": self.iterations, "wall_seconds": self.wall_seconds}
         self.checkpointer.save(self.iterations, self.fleet.states, host | {"metrics": self.metrics.commit()})
         self.checkpointer.wait()
@@ -182,30 +187,51 @@ class Trainer:
         """Train to the end (True) or to a signal (False)."""
         schedule, run = self.schedule, self.config.run
         last_save = time.perf_counter()
+        chunks = 0
         while self.iterations < schedule.total:
-            if stop.received:
+            due = time.perf_counter() - last_save > run.checkpoint_seconds
+            stopping, saving = self.agree(stop, due)
+            if saving or stopping:
                 self.save()
+                last_save = time.perf_counter()
+            if stopping:
                 return False
+            self.watchdog.at("training", self.iterations // schedule.chunk, armed=chunks > 1)
+            chunks += 1
             count = min(schedule.chunk, schedule.total - self.iterations)
             metrics = self.fleet.step(count)
             self.iterations += count
             evaluation = None
-            if schedule.evaluate_every and self.iterations % schedule.evaluate_every == 0:
+            evaluating = schedule.evaluate_every and self.iterations % schedule.evaluate_every == 0
+            if evaluating and self.ranks.first:
                 evaluation = self.fleet.evaluate(self.iterations)
             self.digest()  # of the chunk before, while the device computes this one
             self.pending = (self.iterations, metrics, evaluation)
-            if time.perf_counter() - last_save > run.checkpoint_seconds:
-                self.save()
-                last_save = time.perf_counter()
         self.digest()
         return True
 
+    def agree(self, stop: StopSignals, due: bool) -> tuple[bool, bool]:
+        """(stop?, save?), the same on all ranks: if any rank got a signal, if rank 0 finds it is time."""
+        votes = self.ranks.everyone(stop.number, due)
+        asked = np.flatnonzero(votes[:, 0])
+        if len(asked):
+            self.stopped_by = signal.Signals(votes[asked[0], 0]).name
+            self.stopped_by += f" on rank {', '.join(map(str, asked))}" if self.ranks.size > 1 else ""
+        return len(asked) > 0, bool(votes[0, 1])
+
     def finish(self) -> dict[str, Any]:
         """Final evaluation, checkpoint and summary."""
-        episodes = self.config.run.final_eval_episodes
-        final = self.fleet.evaluate_many(episodes, FINAL_EVALUATION)
+        self.watchdog.at("finishing", self.iterations // self.schedule.chunk, armed=False)
+        final: list[Evaluation] = []
+        if self.ranks.first:
+            final = self.fleet.evaluate_many(self.config.run.final_eval_episodes, FINAL_EVALUATION)
         wall = self.wall_seconds
         self.save()
+        self.watchdog.at("finishing", self.iterations // self.schedule.chunk, armed=False)
+        return self.ranks.first_does(lambda: self.conclude(final, wall))
+
+    def conclude(self, final: Sequence[Evaluation], wall: float) -> dict[str, Any]:
+        """Summary and pictures."""
         summary = self.summarise(final, wall)
         if self.stretch:
             summary |= self.stretch.describe(self, final)

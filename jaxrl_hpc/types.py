@@ -138,6 +138,18 @@ class Ring:
     written: Array  # [] int32 slots written since the beginning (not modulo)
 
 
+class SharedReplay(NamedTuple):
+    """Sampling a memory that is divided over S shards as one: functions of one shard. The workflow moves
+    data between them. N is the batch of all shards together."""
+
+    mass: Callable[[PyTree], tuple[PyTree, Array]]  # state -> (state, [] share in the whole)
+    offer: Callable[[PyTree, Array, Array, Array], Array]
+    # (state, shard [], masses [S], key of all shards) -> [N, words] uint32, zero where others own the draw
+    assemble: Callable[[PyTree, Array, Array], Batch]  # (any state, sum of offers, progress) -> [n, N]
+    scale: Callable[[PyTree, Array], Array]  # (any state, priority [N]) -> values [N]
+    prioritise: Callable[[PyTree, Array, Array, Array], PyTree]  # (state, shard [], index [N], values [N])
+
+
 class Replay(NamedTuple):
     """A memory as pure functions, in place under donation."""
 
@@ -149,6 +161,7 @@ class Replay(NamedTuple):
     prioritise: Callable[[PyTree, Array, Array], PyTree]  # (state, index [N], priority [N])
     ready: Callable[[PyTree], Array]  # state -> [] bool: may be sampled
     min_steps: int  # environment steps that make it ready (static)
+    shared: SharedReplay | None = None  # None: shards that sample alone are as good
 
 
 class Workflow(NamedTuple):
@@ -160,9 +173,10 @@ class Workflow(NamedTuple):
 
     init: Callable[[Array, PyTree], PyTree]  # (key, hypers) -> state: the whole of the run
     warmup: Callable[[PyTree], PyTree] | None  # fills the replay before the first step
-    step: Callable[[PyTree, Array], tuple[PyTree, Metrics]]  # (state, iterations)
+    step: Callable[[PyTree, Any], tuple[PyTree, Metrics]]  # (state, iterations [] int32)
     counters: Callable[[PyTree], dict[str, Array]]  # env_steps, updates, iterations
     learner: Callable[[PyTree], LearnerState]
     steps_per_iteration: int  # environment steps
     warmup_steps: int  # environment steps
     pure: bool = True
+    layout: Any = None  # not pure: which shards this process holds (comm.layout.Layout)

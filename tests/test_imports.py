@@ -16,6 +16,7 @@ LAYERS = [
     ["config"],
     ["build", "machine", "signals"],
     ["fleet", "summary"],
+    ["hosted"],
     ["trainer"],
     ["train"],
     ["evaluation", "sweeps"],

@@ -4,6 +4,7 @@ examples:
   jaxrl-hpc train cartpole_dqn
   jaxrl-hpc train configs/cartpole_dqn.yaml run.seeds=16 agent.learning_rate=5e-4
   jaxrl-hpc train cartpole_dqn --run-dir runs/first --resume
+  mpirun -n 4 jaxrl-hpc train workflows/cartpole_ppo_sharded
 
 exit codes: 0 finished; 2 something in the input is wrong; 75 stopped by SIGTERM, SIGINT or SIGUSR1
 after saving: the same command with --resume continues exactly.
@@ -38,15 +39,26 @@ def _clear(run_dir: Path) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc import config as configs
+    from jaxrl_hpc import machine
+    from jaxrl_hpc.comm.ranks import world
     from jaxrl_hpc.train import EXIT_SAVED, train
 
-    config = configs.load(args.config, args.overrides)
-    run_dir = Path(args.run_dir or Path("runs") / config.run.name)
-    if args.overwrite:
-        _clear(run_dir)
-    outcome = train(config, run_dir, resume=args.resume)
+    ranks = world()
+    with ranks.guard():
+        config = configs.load(args.config, args.overrides)
+        run_dir = Path(args.run_dir or Path("runs") / config.run.name)
+        if ranks.size > 1 and not machine.uses_ranks(config):
+            raise UserError(
+                f"workflow {config.workflow.name!r} runs in one process, but this is a job of {ranks.size}: "  # type: ignore[attr-defined]
+                "start it without mpirun, or use workflow.name=sharded"
+            )
+        if args.overwrite:
+            ranks.first_does(lambda: _clear(run_dir))
+        outcome = train(config, run_dir, resume=args.resume)
     if not outcome.finished:
         return EXIT_SAVED
+    if not outcome.speaks:
+        return 0
     s = outcome.summary or {}
     low, high = s["eval_return_ci95"]
     if "eval_improvement_iqm" in s:

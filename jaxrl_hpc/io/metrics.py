@@ -137,6 +137,21 @@ class MetricsWriter:
             part.path.unlink()
 
 
+class NoMetrics:
+    """For ranks that leave writing to rank 0."""
+
+    def append(self, rows: Sequence[Row]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def commit(self) -> dict[str, int]:
+        return {}
+
+    def restore(self, committed: Mapping[str, int] | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def read_metrics(run_dir: str | Path) -> pa.Table:
     """All rows of a run, in order; also while it is being written."""
     directory = Path(run_dir) / "metrics"

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_hpc.replay import prioritised, rows, sum_tree
+from jaxrl_hpc.replay import priorities, prioritised, rows, sum_tree
 from jaxrl_hpc.replay.kernels import operations
 from jaxrl_hpc.types import Array, Batch, PyTree, Ring, Transition
 
@@ -88,7 +88,7 @@ def make(config: prioritised.Config, *, batch_size: int) -> LazyReplay:
         held &= (tickets >= 0) & (tickets >= state.ring.written - capacity)
         values = jnp.broadcast_to(state.highest, tickets.shape)
         if priority is not None:
-            values = prioritised.scaled(priority, state.hypers)
+            values = priorities.scaled(priority, state.hypers)
         tree = tree_op.revive(state.tree, jnp.where(held, slot, -1), values)
         highest = jnp.maximum(state.highest, jnp.where(held, values, 0.0).max())
         return dataclasses.replace(state, tree=tree, highest=highest)
@@ -98,10 +98,10 @@ def make(config: prioritised.Config, *, batch_size: int) -> LazyReplay:
         lanes = {lane: state.ring.data[lane] for lane, _ in state.packing.widths}
         items = rows.unpack(state.packing, rows.gather(lanes, index))  # [N, n, …]
         data = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items)
-        return Batch(data=data, weight=prioritised.weights(mass, state.hypers, progress), index=index)
+        return Batch(data=data, weight=priorities.weights(mass, state.hypers, progress), index=index)
 
     def prioritise(state: State, index: Array, priority: Array) -> State:
-        values = prioritised.scaled(priority, state.hypers)
+        values = priorities.scaled(priority, state.hypers)
         highest = jnp.maximum(state.highest, values.max())
         return dataclasses.replace(state, tree=tree_op.update(state.tree, index, values), highest=highest)
 

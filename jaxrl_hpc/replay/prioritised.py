@@ -20,9 +20,10 @@ import chex
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_hpc.replay import storage, sum_tree
+from jaxrl_hpc.replay import global_sampling, storage, sum_tree
 from jaxrl_hpc.replay.geometry import Geometry, geometry
 from jaxrl_hpc.replay.kernels import Kernel, operations
+from jaxrl_hpc.replay.priorities import scaled, weights
 from jaxrl_hpc.schema import Schema, static, traced
 from jaxrl_hpc.types import Array, Batch, Replay, Transition
 
@@ -79,9 +80,8 @@ def build(config: Config, sizes: Geometry, *, stride: int, within: bool) -> Repl
     """Windows that start at multiples of `stride` steps and, if `within`, lie inside one episode."""
     store = storage.storage(sizes, config.store_next, config.final_capacity)
     shape = sum_tree.layout(sizes.capacity, config.fanout)
-    tree_op = operations(
-        shape, config.kernel, number=sizes.batch_size, stratified=config.sampling == "stratified"
-    )
+    stratified = config.sampling == "stratified"
+    tree_op = operations(shape, config.kernel, number=sizes.batch_size, stratified=stratified)
 
     def init(example: Transition, hypers: dict[str, Array]) -> State:
         begun = (sizes.window - 1, sizes.num_envs)
@@ -124,21 +124,8 @@ def build(config: Config, sizes: Geometry, *, stride: int, within: bool) -> Repl
     def ready(state: State) -> Array:
         return state.memory.ring.written >= sizes.ready_slots
 
-    return Replay(init, add, sample, prioritise, ready, sizes.min_steps)
-
-
-def scaled(priority: Array, hypers: dict[str, Array]) -> Array:
-    """(|p| + epsilon)^alpha, finite and positive whatever comes in."""
-    return sum_tree.clip((jnp.abs(priority) + hypers["epsilon"]) ** hypers["alpha"])
-
-
-def weights(mass: Array, hypers: dict[str, Array], progress: Array) -> Array:
-    """Importance weights [N] in (0, 1] from the priorities^alpha of the drawn windows; 0 if empty."""
-    start, end = hypers["beta_start"], hypers["beta_end"]
-    beta = start + (end - start) * jnp.clip(progress, 0.0, 1.0)
-    drawn = mass > 0
-    ratio = mass.min() / jnp.where(drawn, mass, 1.0)
-    return jnp.where(drawn, ratio**beta, 0.0)
+    shared = global_sampling.make(sizes, store, shape, tree_op, stratified)
+    return Replay(init, add, sample, prioritise, ready, sizes.min_steps, shared)
 
 
 def completed(sizes: Geometry, written: Array, last: Array, stride: int, within: bool) -> Array:

@@ -87,10 +87,8 @@ def test_without_priorities_the_highest_so_far_is_given() -> None:
 def test_shards_together_sample_like_one_big_tree(shards: int, sampling: str, unroll, example) -> None:
     used, per_shard, copies, batch_size, rounds = 24, 48, 3, 64 // shards, 600
     config = prioritised.Config(capacity=per_shard, min_size=1, alpha=1.0, sampling=sampling)
-    exchange = global_sampling.device_axis("shard", shards)
-    replay = global_sampling.make(
-        config, exchange, num_envs=copies, unroll_length=8, window=1, batch_size=batch_size
-    )
+    replay = prioritised.make(config, num_envs=copies, unroll_length=8, window=1, batch_size=batch_size)
+    shared = replay.shared
     rng = np.random.default_rng(shards)
     priorities = np.zeros((shards, per_shard), np.float32)  # half of every shard is still empty
     priorities[:, :used] = rng.exponential(size=(shards, used)) + 0.2
@@ -102,11 +100,16 @@ def test_shards_together_sample_like_one_big_tree(shards: int, sampling: str, un
         state = replay.add(state, data, priority[:used].reshape(8, copies))
 
         def one(carry, key):
-            batch = replay.sample(state, key, jnp.float32(1))
+            masses = jax.lax.all_gather(shared.mass(state)[1], "shard")
+            rows = jax.lax.psum(shared.offer(state, rank, masses, key), "shard")
+            everything = shared.assemble(state, rows, jnp.float32(1))
+            batch = global_sampling.part_of(everything, rank, shards)
             return carry, (batch.index, batch.weight, batch.data.obs["stamp"][0])
 
         _, drawn = jax.lax.scan(one, 0, keys)
-        after = replay.prioritise(state, drawn[0][0], drawn[0][0].astype(jnp.float32) + 1)
+        index = jax.lax.all_gather(drawn[0][0], "shard").reshape(-1)
+        values = shared.scale(state, index.astype(jnp.float32) + 1)
+        after = shared.prioritise(state, rank, index, values)
         return drawn, after.tree
 
     data = jax.tree.map(lambda *x: jnp.stack(x), *[unroll(100 * s, 8, copies) for s in range(shards)])

@@ -1,0 +1,120 @@
+"""What shards do together, over the devices of a process and the ranks of a job.
+
+Every collective takes a tree whose leaves have a leading axis of local shards [L, …] and has three parts:
+
+    local    inside the program: over this device's shards, then over the devices of the process
+    across   over ranks: mpi4jax, one message
+    finish   inside the program: from the message back to a tree
+
+On one device per process all three are traced into the same program. mpi4jax cannot be part of a
+program for several devices; there `across` is a program of its own on one of them, between the others.
+
+`add` is the sum over shards, one flattened vector of floats. When `deterministic`, all shards' vectors
+are gathered and added in order of shard, which no layout can change; otherwise sums are hierarchical.
+`gather` is everyone's tree [S, …], bit for bit; `total` is the sum of unsigned integers, exact in any order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from jaxrl_hpc.comm.layout import DEVICE, Layout
+from jaxrl_hpc.types import Array, PyTree
+
+Kind = Literal["add", "gather", "total"]
+UNROLLED = 16  # terms of an ordered sum that are written out
+
+
+class Collectives(NamedTuple):
+    """The collectives of one layout."""
+
+    layout: Layout
+    comm: Any  # MPI communicator used by compiled programs, None with one rank
+    deterministic: bool
+
+    def __call__(self, kind: Kind, tree: PyTree) -> PyTree:
+        """All three parts at once."""
+        like = shape_of_one(tree)
+        if not jax.tree.leaves(like):
+            return like
+        return self.finish(kind, self.across(kind, self.local(kind, tree)), like)
+
+    def local(self, kind: Kind, tree: PyTree) -> Array:
+        """[F] for sums, [local shards, F] where everyone's part is needed."""
+        several = len(self.layout.devices) > 1
+        if self._summed(kind):
+            vector = _flat(kind, jax.tree.map(lambda x: x.sum(axis=0, dtype=x.dtype), tree))
+            return lax.psum(vector, DEVICE) if several else vector
+        vectors = jax.vmap(lambda one: _flat(kind, one))(tree)
+        return lax.all_gather(vectors, DEVICE, tiled=True) if several else vectors
+
+    def across(self, kind: Kind, vector: Array) -> Array:
+        """[F] for sums, [S, F] where everyone's part is needed."""
+        if self.comm is None or not vector.size:
+            return vector
+        import mpi4jax
+        from mpi4py import MPI
+
+        if self._summed(kind):
+            return mpi4jax.allreduce(vector, op=MPI.SUM, comm=self.comm)
+        return mpi4jax.allgather(vector, comm=self.comm).reshape(self.layout.shards, -1)
+
+    def finish(self, kind: Kind, vector: Array, like: PyTree) -> PyTree:
+        if kind == "gather":
+            return jax.vmap(lambda words: _from_words(words, like))(vector)
+        if not self._summed(kind):
+            vector = ordered_sum(vector)
+        leaves, structure = jax.tree.flatten(like)
+        ends = np.cumsum([leaf.size for leaf in leaves])[:-1].tolist()
+        parts = jnp.split(vector, ends)
+        shaped = [p.reshape(s.shape).astype(s.dtype) for p, s in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(structure, shaped)
+
+    def _summed(self, kind: Kind) -> bool:
+        return kind == "total" or (kind == "add" and not self.deterministic)
+
+
+def shape_of_one(tree: PyTree) -> PyTree:
+    """Shapes of one shard's part of a tree with a leading axis of shards."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), tree)
+
+
+def ordered_sum(terms: Array) -> Array:
+    """terms[0] + terms[1] + …, in this order and no other."""
+    first, rest = terms[0], terms[1:]
+    total, _ = lax.scan(lambda so_far, x: (so_far + x, None), first, rest, unroll=min(UNROLLED, len(terms)))
+    return total
+
+
+def _flat(kind: Kind, tree: PyTree) -> Array:
+    if kind != "gather":
+        return ravel_pytree(tree)[0]
+    words = [lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1) for leaf in jax.tree.leaves(tree)]
+    return jnp.concatenate(words)
+
+
+def _from_words(words: Array, like: PyTree) -> PyTree:
+    leaves, structure = jax.tree.flatten(like)
+    parts = jnp.split(words, np.cumsum([leaf.size for leaf in leaves])[:-1].tolist())
+    whole = [
+        lax.bitcast_convert_type(p.reshape(s.shape), s.dtype) for p, s in zip(parts, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, whole)
+
+
+def fingerprint(tree: PyTree) -> Array:
+    """A number [] uint32 that changes with any bit of any one word of a tree of 4-byte numbers and flags.
+
+    sum_i (2 i + 1) w_i modulo 2^32: an odd factor loses nothing of a difference.
+    """
+    leaves = [jnp.asarray(x) for x in jax.tree.leaves(tree)]
+    leaves = [x.astype(jnp.uint32) if x.dtype.itemsize < 4 else x for x in leaves]
+    words = jnp.concatenate([lax.bitcast_convert_type(x, jnp.uint32).reshape(-1) for x in leaves])
+    factor = 2 * lax.iota(jnp.uint32, words.size) + 1
+    return jnp.sum(words * factor, dtype=jnp.uint32)

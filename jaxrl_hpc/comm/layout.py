@@ -1,0 +1,98 @@
+"""Which logical shards live where.
+
+A run is divided into S logical shards once and for all; ranks and devices only hold them:
+
+    rank r of R:    shards [r S/R, (r + 1) S/R)
+    its device d of D:    the d-th part of those, L = S / (R D) shards
+
+Everything that belongs to a shard (environment copies, replay, keys) is keyed by the shard's number, so
+any layout computes the same run. Arrays that belong to shards have a leading axis of shards, divided
+over the devices of a process; everything else is the same on all devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxrl_hpc.errors import UserError
+
+DEVICE = "device"  # the mesh axis
+
+
+class Layout(NamedTuple):
+    """The place of one process among all shards."""
+
+    shards: int
+    ranks: int
+    rank: int
+    devices: tuple[Any, ...]  # of this process
+
+    @property
+    def local(self) -> int:
+        """Shards of this process."""
+        return self.shards // self.ranks
+
+    @property
+    def first(self) -> int:
+        """The first of them."""
+        return self.rank * self.local
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(np.array(self.devices), (DEVICE,))
+
+    @property
+    def replicated(self) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def divided(self) -> NamedSharding:
+        """Along the leading axis of shards."""
+        return NamedSharding(self.mesh, PartitionSpec(DEVICE))
+
+    def rank_of(self, shard: int) -> int:
+        return shard // self.local
+
+    def describe(self) -> str:
+        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
+        devices = f"{len(self.devices)} device{'s' if len(self.devices) > 1 else ''}"
+        return f"{self.shards} shards on {ranks} × {devices}"
+
+
+def choose_devices(found: list[Any], wanted: int, local_rank: int, local_size: int) -> tuple[Any, ...]:
+    """The devices that a process uses.
+
+    Processes on one node share out its accelerators evenly; host devices belong to their process alone.
+    With `wanted` = 0 a process takes all accelerators of its share, or one host device.
+    """
+    if found[0].platform == "cpu":
+        share, wanted = found, wanted or 1
+    else:
+        count = max(1, len(found) // local_size)
+        begin = local_rank * count % len(found)
+        share, wanted = found[begin : begin + count], wanted or count
+    if wanted > len(share):
+        advice = (
+            "on a CPU they must be made before JAX starts, as jaxrl-hpc train does, or by "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={wanted}"
+            if found[0].platform == "cpu"
+            else "start fewer ranks per node or lower it"
+        )
+        raise UserError(f"workflow.devices is {wanted}, but this process has {len(share)}: {advice}")
+    return tuple(share[:wanted])
+
+
+def make_layout(shards: int, devices: int, ranks: Any) -> Layout:
+    """The layout of this job; `devices` as in the config, 0 for as many as there are."""
+    chosen = choose_devices(jax.local_devices(), devices, ranks.local_rank, ranks.local_size)
+    workers = ranks.size * len(chosen)
+    if shards % workers:
+        raise UserError(
+            f"workflow.shards is {shards}: it must be a multiple of ranks × devices = "
+            f"{ranks.size} × {len(chosen)}"
+        )
+    return Layout(shards, ranks.size, ranks.rank, chosen)

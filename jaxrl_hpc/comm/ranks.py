@@ -1,0 +1,178 @@
+"""The processes of a job: who this one is, and what all of them do together on the host.
+
+A job is what `mpirun -n N` or `srun` starts; a process started without them is a job of one. Host
+communication has communicators of its own, because collectives of compiled programs (`collectives.py`)
+run at the same time on XLA's threads. Nothing here is ever called under a condition on the rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from jaxrl_hpc.errors import UserError
+
+T = TypeVar("T")
+SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+AGREE_SECONDS = 5.0  # how long a failing rank waits to see whether all fail alike
+
+
+def launched_size() -> int:
+    """How many processes the launcher says it started; 1 without one."""
+    for name in SIZE_VARIABLES:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    if "PMIX_RANK" in os.environ:  # srun --mpi=pmix
+        return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    return 1
+
+
+class Ranks:
+    """The job as seen by one of its processes. Without a communicator: a job of one."""
+
+    def __init__(self, comm: Any = None) -> None:
+        self.rank: int = comm.Get_rank() if comm else 0
+        self.size: int = comm.Get_size() if comm else 1
+        self._host = comm.Clone() if comm else None
+        self._errors = comm.Clone() if comm else None
+        self.programs = comm.Clone() if comm else None  # for collectives inside compiled programs
+        self._guarded = False
+        self.local_rank, self.local_size = 0, 1  # among the processes on this node
+        if comm:
+            from mpi4py import MPI
+
+            node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+            self.local_rank, self.local_size = node.Get_rank(), node.Get_size()
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    def share(self, value: T) -> T:
+        """Rank 0's value, on all ranks."""
+        return self._host.bcast(value) if self._host else value
+
+    def everyone(self, *numbers: int) -> np.ndarray:
+        """The numbers of all ranks, [ranks, numbers] int64."""
+        mine = np.array(numbers, np.int64)
+        if not self._host:
+            return mine[None]
+        theirs = np.empty((self.size, len(numbers)), np.int64)
+        self._host.Allgather(mine, theirs)
+        return theirs
+
+    def barrier(self) -> None:
+        if self._host:
+            self._host.Barrier()
+
+    def first_does(self, function: Callable[[], T]) -> T:
+        """Rank 0 calls it; all get what it returned, or fail as it failed."""
+        result: Any = None
+        problem: str | None = None
+        if self.first:
+            try:
+                result = function()
+            except UserError as error:
+                problem = str(error)
+        result, problem = self.share((result, problem))
+        if problem is not None:
+            raise UserError(problem)
+        return result
+
+    def all_succeed(self, function: Callable[[], T]) -> T:
+        """Every rank calls it; if one fails, all fail, with a message that names the rank."""
+        result: Any = None
+        problem: str | None = None
+        try:
+            result = function()
+        except UserError as error:
+            problem = str(error)
+        problems = self._host.allgather(problem) if self._host else [problem]
+        if any(p is not None for p in problems):
+            raise UserError(self.summary_of(problems))
+        return result
+
+    def summary_of(self, problems: list[str | None]) -> str:
+        """What went wrong where, each thing once."""
+        where: dict[str, list[int]] = {}
+        for rank, problem in enumerate(problems):
+            if problem is not None:
+                where.setdefault(problem, []).append(rank)
+        if self.size == 1 or (len(where) == 1 and None not in problems):
+            return next(iter(where))
+        return "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in where.items())
+
+    def abort(self, status: int) -> None:
+        """End the whole job at once."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._host:
+            self._host.Abort(status)
+        os._exit(status)
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Whatever goes wrong inside ends the whole job: no rank is left waiting for one that failed."""
+        if self._guarded:
+            yield
+            return
+        self._guarded = True
+        try:
+            yield
+        except UserError as error:
+            if self.size == 1 or self._all_failed():
+                if self.first:
+                    raise
+                raise SystemExit(2) from None  # rank 0 says it for all
+            print(f"error: rank {self.rank} of {self.size}: {error}", file=sys.stderr)
+            self.abort(2)
+        except Exception:
+            if self.size == 1:
+                raise
+            print(f"rank {self.rank} of {self.size} failed and ends the job:", file=sys.stderr)
+            traceback.print_exc()
+            self.abort(1)
+        finally:
+            self._guarded = False
+
+    def _all_failed(self) -> bool:
+        """Whether all ranks come here, as they do with a mistake in the config."""
+        assert self._errors is not None
+        request, deadline = self._errors.Ibarrier(), time.monotonic() + AGREE_SECONDS
+        while not request.Test():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+
+@functools.cache
+def world() -> Ranks:
+    """The job that this process belongs to. Starts MPI if a launcher started us."""
+    expected = launched_size()
+    if expected == 1:
+        return Ranks()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"this is one of {expected} MPI processes, but MPI cannot be used here ({error}): "
+            'pip install -e ".[mpi]", or with the MPI of a cluster: pip install mpi4py mpi4jax'
+        ) from None
+    size = MPI.COMM_WORLD.Get_size()
+    if size != expected:
+        library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
+        raise UserError(
+            f"the launcher started {expected} processes, but MPI sees {size}: it belongs to another MPI than "
+            f"mpi4py, which uses {library}; start with that library's mpiexec (jaxrl-hpc doctor finds it)"
+        )
+    return Ranks(MPI.COMM_WORLD)

@@ -1,0 +1,117 @@
+"""Notices when a rank stands still, and ends the job with a message that names it.
+
+A collective cannot time out, and a process that was stopped (SIGSTOP, a node that hangs) says nothing. So a
+thread of every rank writes a small file now and then, with the rank's host, process, phase and chunk; the
+thread of the rank before it watches that file. Two things end the job:
+
+- the watched file has not changed for `deadline` seconds: that rank does not run any more;
+- this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run.
+
+Only changes are looked at, never clocks of other machines. The files also tell a launcher which rank a
+process was (scripts/mpi_restart.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from jaxrl_hpc.comm.ranks import Ranks
+
+EXIT_STALLED = 76
+
+
+class Watchdog:
+    """A context manager. Without other ranks, or with deadline 0, it only writes what it is told."""
+
+    def __init__(self, ranks: Ranks, folder: Path, deadline: float) -> None:
+        self.ranks, self.folder, self.deadline = ranks, folder, deadline
+        self.interval = max(0.1, min(deadline / 8, 10.0)) if deadline else 10.0
+        self._phase, self._chunk, self._armed = "starting", 0, False
+        self._progress = time.monotonic()
+        self._count = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Watchdog:
+        if self.ranks.size > 1:
+            self.ranks.first_does(self._clear)
+            self._beat()
+            self.ranks.barrier()  # all files are there
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+
+    def at(self, phase: str, chunk: int, armed: bool = True) -> None:
+        """The run got here. Unarmed phases (compiling, a final evaluation) may take any time."""
+        self._phase, self._chunk, self._armed = phase, chunk, armed
+        self._progress = time.monotonic()
+
+    def _clear(self) -> None:
+        """Files of an earlier job must not speak for this one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.glob("*.json"):
+            path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        self._count += 1
+        record = {
+            "rank": self.ranks.rank,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "phase": self._phase,
+            "chunk": self._chunk,
+            "count": self._count,
+        }
+        temporary = self.folder / f"{self.ranks.rank}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(record))
+        os.replace(temporary, self.folder / f"{self.ranks.rank}.json")
+
+    def _watch(self) -> None:
+        neighbour = (self.ranks.rank + 1) % self.ranks.size
+        seen, since = -1, time.monotonic()
+        while not self._stop.wait(self.interval):
+            self._beat()
+            if not self.deadline:
+                continue
+            now = time.monotonic()
+            count = self._read(neighbour).get("count", -1)
+            if count != seen:
+                seen, since = count, now
+            if now - since > self.deadline:
+                self._end(f"{self._describe(neighbour)} has not been heard of for {now - since:.0f} s")
+            if self._armed and now - self._progress > self.deadline:
+                others = "; ".join(self._describe(r) for r in range(self.ranks.size) if r != self.ranks.rank)
+                self._end(f"no progress for {now - self._progress:.0f} s, while {others}")
+
+    def _read(self, rank: int) -> dict[str, Any]:
+        try:
+            return json.loads((self.folder / f"{rank}.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def _describe(self, rank: int) -> str:
+        record = self._read(rank)
+        where = f"process {record.get('pid', '?')} on {record.get('host', '?')}"
+        return f"rank {rank} ({where}, last {record.get('phase', '?')}, chunk {record.get('chunk', '?')})"
+
+    def _end(self, finding: str) -> None:
+        print(
+            f"watchdog of rank {self.ranks.rank} ({self._phase}, chunk {self._chunk}): {finding}; "
+            "the job ends here, and its newest checkpoint can be resumed",
+            file=sys.stderr,
+            flush=True,
+        )
+        threading.Timer(5.0, os._exit, (EXIT_STALLED,)).start()  # should Abort itself get stuck
+        self.ranks.abort(EXIT_STALLED)

@@ -1,0 +1,118 @@
+"""Start a job of several ranks, and start it again when a rank dies.
+
+    python scripts/mpi_restart.py -n 4 jaxrl-hpc train workflows/cartpole_ppo_sharded --run-dir runs/big
+    python scripts/mpi_restart.py --launcher "srun --mpi=pmi2 -K1 -n 4" jaxrl-hpc train … --run-dir runs/big
+
+--resume is added, so that each start continues from the newest good checkpoint, and the end is the same, bit
+for bit, as if nothing had happened. When the job breaks, the ranks that broke are named. A job that finished,
+one stopped by a signal after saving (exit code 75) and a mistake in the input (2) are not started again.
+Needs no package but Python itself, so that it works on login nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FINAL = {0: "finished", 2: "wrong input", 75: "stopped by a signal after saving"}
+# how launchers speak of a process that died: MPICH's mpiexec by PID, Open MPI's and srun by rank
+BY_PID = re.compile(r"PID (\d+) RUNNING AT (\S+)")
+BY_RANK = re.compile(r"process rank (\d+) with PID|task (\d+): (?:Killed|Exited|Aborted)")
+
+
+def ranks_by_pid(run_dir: Path) -> dict[str, dict]:
+    """What the ranks last wrote about themselves, by process number."""
+    found = {}
+    for path in (run_dir / "ranks").glob("*.json"):
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        found[str(record["pid"])] = record
+    return found
+
+
+def blame(output: str, run_dir: Path) -> list[str]:
+    """Sentences that name the ranks which broke, as far as the launcher tells."""
+    known = ranks_by_pid(run_dir)
+    sentences = []
+    for pid, host in dict.fromkeys(BY_PID.findall(output)):
+        record = known.get(pid)
+        who = f"rank {record['rank']}" if record else "a rank that had not begun"
+        when = f" while {record['phase']}, chunk {record['chunk']}" if record else ""
+        sentences.append(f"{who} (process {pid} on {host}) died{when}")
+    for match in BY_RANK.finditer(output):
+        sentences.append(f"rank {match[1] or match[2]} died")
+    return list(dict.fromkeys(sentences))
+
+
+def run_once(command: list[str], run_dir: Path) -> tuple[int, list[str]]:
+    """Start the job and pass its output on; exit code and who is to blame."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def forward(number: int, _: object) -> None:
+        process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, forward)
+    assert process.stdout is not None
+    tail: list[str] = []
+    for line in process.stdout:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        tail = [*tail[-400:], line]
+    status = process.wait()
+    return status, blame("".join(tail), run_dir)
+
+
+def find_mpiexec() -> str:
+    beside = Path(sys.executable).parent / "mpiexec"
+    return str(beside) if beside.is_file() else shutil.which("mpiexec") or "mpirun"
+
+
+def run_dir_of(command: list[str]) -> Path:
+    for i, word in enumerate(command):
+        if word == "--run-dir" and i + 1 < len(command):
+            return Path(command[i + 1])
+        if word.startswith("--run-dir="):
+            return Path(word.partition("=")[2])
+    raise SystemExit("error: give the run a --run-dir, so that it can be found again")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-n", type=int, default=2, help="ranks (default: 2)")
+    parser.add_argument("--launcher", help="instead of mpiexec -n N")
+    parser.add_argument("--restarts", type=int, default=3, help="how often to start again (default: 3)")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds before a new start (default: 1)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="jaxrl-hpc train …")
+    args = parser.parse_args()
+    if not args.command:
+        parser.error("say what to start, such as: jaxrl-hpc train CONFIG --run-dir DIR")
+    run_dir = run_dir_of(args.command)
+    launcher = shlex.split(args.launcher) if args.launcher else [find_mpiexec(), "-n", str(args.n)]
+    command = [*launcher, *args.command, *([] if "--resume" in args.command else ["--resume"])]
+    for attempt in range(args.restarts + 1):
+        status, reasons = run_once(command, run_dir)
+        if status in FINAL:
+            return status
+        what = "; ".join(reasons) or "no rank is named by the launcher"
+        again = "starting again from the newest checkpoint" if attempt < args.restarts else "giving up"
+        print(f"mpi_restart: the job ended with code {status}: {what}; {again}", flush=True)
+        if attempt < args.restarts:
+            time.sleep(args.pause)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

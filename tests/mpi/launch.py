@@ -1,0 +1,59 @@
+"""Starts jobs of several ranks for tests: oversubscribed, with a deadline, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxrl_hpc.cli.doctor_checks import find_mpiexec, importable
+from jaxrl_hpc.cli.doctor_mpi import _environment
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_mpi = pytest.mark.skipif(
+    not (importable("mpi4jax") and importable("mpi4py") and find_mpiexec()), reason="MPI is not installed"
+)
+
+
+def command(ranks: int, *arguments: str) -> list[str]:
+    """`python arguments` on so many ranks; without a launcher if it is one."""
+    launcher = [str(find_mpiexec()), "-n", str(ranks)] if ranks > 1 else []
+    return [*launcher, sys.executable, *arguments]
+
+
+def start(ranks: int, *arguments: str, **settings: str) -> subprocess.Popen:
+    environment = _environment() | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | settings
+    return subprocess.Popen(
+        command(ranks, *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen, seconds: float) -> tuple[int, str]:
+    """(exit code, output); the whole job is killed at the deadline, which fails the test."""
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        pytest.fail(f"no end within {seconds:.0f} s; output:\n{output[-3000:]}")
+    return process.returncode, output
+
+
+def run(ranks: int, *arguments: str, seconds: float = 240.0, **settings: str) -> tuple[int, str]:
+    return finish(start(ranks, *arguments, **settings), seconds)
+
+
+def results(output: str) -> list[dict]:
+    """The JSON objects that the ranks printed, one a line."""
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
