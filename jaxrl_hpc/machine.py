@@ -18,7 +18,7 @@ from jaxrl_hpc.comm.ranks import Ranks, world
 from jaxrl_hpc.config import Config
 
 # from about this width on a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
-WIDE_LAYER = 512
+WIDE_LAYER = 256
 
 
 def available_cores() -> int:
