@@ -7,7 +7,7 @@ MPI ?= 1
 # nvcc without CUDA headers breaks mpi4jax's build; this forces its CPU build
 MPI4JAX_ENV := CUDA_PATH=/dev/null PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help train test test-slow lint types lock clean install
+.PHONY: help train test test-slow slurm lint types lock clean install
 .DEFAULT_GOAL := help
 
 help:
@@ -39,7 +39,16 @@ train: install
 	$(BIN)/jaxrl-hpc train $(CONFIG) --overwrite
 	$(BIN)/jaxrl-hpc report runs/$(CONFIG)
 
-test: install
+# job scripts are tested on a real Slurm, where it is there or may be installed; else those tests skip
+SLURM := slurm-wlm slurm-wlm-basic-plugins munge
+slurm:
+	@if ! command -v slurmctld >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing $(SLURM) for the tests of job scripts"; \
+	  (apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM)) \
+	    >/dev/null 2>&1 || echo "could not be installed: those tests skip"; \
+	fi
+
+test: install slurm
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 test-slow: install

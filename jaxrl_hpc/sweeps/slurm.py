@@ -1,7 +1,7 @@
 """A sweep as a Slurm job array: one element per task that still has something to do.
 
-The job script passes the signal that Slurm sends before the time limit on to the task, which saves and
-ends; then the job goes back to the queue and continues exactly. With successive halving the array is
+The job script passes Slurm's signals (before the time limit, at preemption) on to the task, which saves
+and ends; then the job goes back to the queue and continues exactly. With successive halving the array is
 submitted once per rung, each after the one before it has ended: the same command takes every task as far
 as it can go.
 """
@@ -26,23 +26,23 @@ from jaxrl_hpc.sweeps.plan import Plan
 SCRIPT = """\
 #!/bin/bash
 {directives}
-# Written by `jaxrl-hpc sweep submit`; tasks of the plan {plan}.
+# Written by `jaxrl-hpc sweep submit` for the plan {plan}.
 {setup}
-# USR1 comes {signal_seconds} s before the time limit: the task saves, ends, and goes back to the queue.
-# TERM (preemption, scancel) is passed on too; whether the job comes back is then Slurm's business.
-asked=
-pass_on() {{ asked=$1; kill -s USR1 "$task" 2>/dev/null; }}
-trap 'pass_on USR1' USR1
-trap 'pass_on TERM' TERM
-{command} &
-task=$!
-while kill -0 "$task" 2>/dev/null; do wait "$task"; status=$?; done
-{after}exit "$status"
+{command}
 """
-REQUEUE = """\
-if [ "$asked" = USR1 ] && [ "$status" -ne 0 ]; then
-  scontrol requeue "$SLURM_JOB_ID"
+# also in scripts/slurm/, so that people see it where they look; a test keeps them equal
+WAIT_AND_REQUEUE = """\
+run=$!
+# USR1 (sent before the time limit) and TERM (preemption) are passed on; the run saves and ends with code 75.
+# If Slurm still calls the job running, it goes back to the queue to continue; a cancelled one does not.
+asked=
+trap 'asked=yes; kill -s USR1 "$run" 2>/dev/null' USR1 TERM
+while kill -0 "$run" 2>/dev/null; do wait "$run"; status=$?; done
+if [ "$status" -eq 75 ] || { [ "$status" -ne 0 ] && [ -n "$asked" ]; }; then
+  state=$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")
+  if [ "$state" = RUNNING ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 fi
+exit "$status"
 """
 
 
@@ -74,9 +74,9 @@ def script(plan: Plan, plan_file: Path, directory: SweepDirectory, tasks: Sequen
         "--account": wanted.account,
         "--time": wanted.time,
         "--mem": wanted.mem,
-        "--signal": f"B:USR1@{wanted.signal_seconds}",
+        "--signal": f"B:USR1@{wanted.signal_seconds}" if wanted.requeue else None,
     }
-    lines = [f"{name}={value}" for name, value in options.items() if value is not None]
+    lines = [f"{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None]
     lines += ["--requeue"] if wanted.requeue else ["--no-requeue"]
     lines += wanted.options
     task = local.command(plan_file.resolve(), SweepDirectory(root), "INDEX")
@@ -86,9 +86,7 @@ def script(plan: Plan, plan_file: Path, directory: SweepDirectory, tasks: Sequen
         directives="\n".join(f"#SBATCH {line}" for line in lines),
         plan=plan_file.name,
         setup="\n".join(setup),
-        signal_seconds=wanted.signal_seconds,
-        command=command,
-        after=REQUEUE if wanted.requeue else "",
+        command=f"{command} &\n{WAIT_AND_REQUEUE.rstrip()}" if wanted.requeue else command,
     )
 
 

@@ -1,0 +1,200 @@
+"""Job scripts on a real Slurm: arrays, kills, preemption, requeueing, MPI ranks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from jaxrl_hpc.io.metrics import read_metrics, without_clock
+from jaxrl_hpc.sweeps.directory import SweepDirectory
+from jaxrl_hpc.sweeps.plan import make_plan
+from jaxrl_hpc.sweeps.spec import load_spec
+from tests import small
+from tests.sweeps import made_sweeps
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATES = ROOT / "scripts" / "slurm"
+# several seconds long and saved often: time to strike in the middle of it
+LONG = {"total_env_steps": 100_000, "log_every": 800, "eval_every": 20_000, "checkpoint_seconds": 0.1}
+LONG |= {"tensorboard": False, "eval_episodes": 2, "final_eval_episodes": 4}
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs(cluster):
+    """Templates find jaxrl-hpc, python and mpiexec where this interpreter is."""
+    cluster.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "long.yaml"
+    path.write_text(yaml.safe_dump(small.data(run=LONG)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def unbroken(cluster, config, tmp_path_factory):
+    """The run that every interrupted one must equal: made by the simplest template."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    job = template(cluster, folder, "train", str(config), "--run-dir", str(folder / "run"))
+    assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
+    return folder / "run"
+
+
+def template(cluster, folder, name, *arguments, options=(), **environment):
+    """Submit one of scripts/slurm/ with its log in `folder`."""
+    fixed = [f"--chdir={ROOT}", f"--output={folder}/%A_%a.log", "--cpus-per-task=1"]
+    return cluster.submit(*fixed, *options, str(TEMPLATES / f"{name}.sbatch"), *arguments, **environment)
+
+
+def saved(folder):
+    return any(folder.rglob("*.manifest"))
+
+
+def until_saved(cluster, job, folder):
+    """The job is in the middle of training: a checkpoint is there, and no result."""
+    cluster.until(f"job {job} has saved once", lambda: saved(folder), 120, lambda: cluster.logs(job))
+    assert cluster.states(job) == ["RUNNING"]
+
+
+def assert_same_run(first, second):
+    one, other = (json.loads((folder / "summary.json").read_text()) for folder in (first, second))
+    assert one["params_sha256"] == other["params_sha256"]
+    assert one["env_steps"] == other["env_steps"] == LONG["total_env_steps"]
+    rows = [str(without_clock(read_metrics(folder)).to_pylist()) for folder in (first, second)]
+    assert rows[0] == rows[1]
+
+
+def test_time_is_nearly_up_the_run_saves_and_comes_back(cluster, config, unbroken, tmp_path):
+    """The signal of --signal=B:USR1@…: here sent by hand, since Slurm's clock counts in minutes."""
+    job = template(cluster, tmp_path, "requeue", str(config), "--run-dir", str(tmp_path / "run"))
+    until_saved(cluster, job, tmp_path / "run")
+    cluster.ask("scancel", "--batch", "--signal=USR1", job)
+    assert cluster.wait_for(job, 180) == ["COMPLETED"], cluster.logs(job)
+    assert cluster.show(job)["Restarts"] == "1"
+    log = cluster.logs(job)
+    assert "SIGUSR1: saved at" in log and "resumed at" in log
+    assert_same_run(tmp_path / "run", unbroken)
+
+
+def test_preempted_by_a_job_of_higher_priority(cluster, config, unbroken, tmp_path):
+    """Slurm itself takes the node away and puts the job back into the queue."""
+    whole_node = ["--exclusive"]
+    job = template(
+        cluster, tmp_path, "requeue", str(config), "--run-dir", str(tmp_path / "run"), options=whole_node
+    )
+    until_saved(cluster, job, tmp_path / "run")
+    urgent = cluster.submit(
+        "--partition=urgent", "--exclusive", f"--output={tmp_path}/urgent.log", "--wrap=true"
+    )
+    assert cluster.wait_for(urgent) == ["COMPLETED"]
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert cluster.wait_for(job, 180) == ["COMPLETED"], cluster.logs(job)
+    assert cluster.show(job)["Restarts"] == "1"
+    assert "DUE TO PREEMPTION" in cluster.logs(job) and "resumed at" in cluster.logs(job)
+    assert_same_run(tmp_path / "run", unbroken)
+
+
+def test_a_cancelled_job_stays_cancelled(cluster, config, tmp_path):
+    job = template(cluster, tmp_path, "requeue", str(config), "--run-dir", str(tmp_path / "run"))
+    until_saved(cluster, job, tmp_path / "run")
+    cluster.ask("scancel", job)
+    assert cluster.wait_for(job) == ["CANCELLED"]
+    cluster.until("its processes are gone", lambda: not any(map(psutil.pid_exists, holder(tmp_path / "run"))))
+    assert cluster.states(job) == ["CANCELLED"]
+
+
+def holder(folder):
+    """Processes that hold a run or a task."""
+    texts = [path.read_text() for path in folder.rglob("run.lock")]
+    return [json.loads(text)["pid"] for text in texts if text]
+
+
+def sweep(cluster, *arguments):
+    command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "sweep", *map(str, arguments)]
+    done = subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_submit_end_to_end(cluster, tmp_path):
+    """An array of several tasks; one is killed, is put back into the queue and continues exactly."""
+    axes = {"agent.learning_rate": [1e-3, 1e-2], "agent.n_step": [1, 2]}
+    slurm = {"cpus_per_task": 1, "at_once": 2, "modules": ["nothing"], "options": ["--comment=tests"]}
+    slurm["setup"] = [f"cd {ROOT}"]
+    file = made_sweeps.write(tmp_path, run=LONG, axes=axes, slurm=slurm)
+    whole, broken = SweepDirectory(tmp_path / "whole"), SweepDirectory(tmp_path / "broken")
+    code, text = sweep(cluster, "submit", file, "--dir", broken.path, "--dry-run")
+    assert code == 0 and "#SBATCH --array=0-1%2" in text and not broken.path.exists()
+    jobs = {}
+    for directory in (whole, broken):
+        code, text = sweep(cluster, "submit", file, "--dir", directory.path)
+        assert code == 0, text
+        jobs[directory] = text.partition("job ")[2].partition(";")[0]
+    code, text = sweep(cluster, "submit", file, "--dir", broken.path)
+    assert code == 2 and f"in the queue already as job {jobs[broken]}" in text
+
+    plan = make_plan(load_spec(file))
+    task = broken.task(plan.tasks[1])
+    cluster.until("the second task has saved", lambda: saved(task), 180, lambda: cluster.logs(jobs[broken]))
+    (pid,) = set(holder(task))  # of the task and of the run in it
+    os.kill(pid, signal.SIGKILL)
+    element = f"{jobs[broken]}_1"
+    assert cluster.wait_for(element) == ["FAILED"]
+    assert all(broken.result(trial.id) is None for trial in plan.tasks[1].trials)
+    cluster.ask("scontrol", "requeue", element)
+    for directory in (whole, broken):
+        assert cluster.wait_for(jobs[directory], 240) == ["COMPLETED"] * 2, cluster.logs(jobs[directory])
+    logs = [path.read_text() for path in broken.slurm.glob("*_1.log")]
+    assert "resumed at" in "".join(logs)
+    for trial in plan.trials:
+        assert_same_run(broken.trials / trial.id, whole.trials / trial.id)
+        assert broken.result(trial.id)["status"] == "finished"
+    code, text = sweep(cluster, "submit", file, "--dir", broken.path)
+    assert code == 0 and "nothing left to do" in text
+    code, text = sweep(cluster, "status", broken.path)
+    assert code == 0 and "4 of 4 trials done" in text
+
+
+def test_halving_is_one_array_per_rung(cluster, tmp_path):
+    axes = {"agent.learning_rate": [1e-3, 3e-3, 1e-2, 1e38], "agent.n_step": [1, 2]}
+    file = made_sweeps.write(tmp_path, axes=axes, halving={"rungs": 2, "factor": 4})
+    directory = SweepDirectory(tmp_path / "sweep")
+    code, text = sweep(cluster, "submit", file, "--dir", directory.path)
+    assert code == 0, text
+    first, second = text.partition("job ")[2].partition(";")[0].split(", ")
+    assert cluster.wait_for(second, 180) == ["COMPLETED"] * 2, cluster.logs(second)
+    assert cluster.states(first) == ["COMPLETED"] * 2
+    plan = make_plan(load_spec(file))
+    states = [directory.result(trial.id)["status"] for trial in plan.trials]
+    assert sorted(states) == ["diverged"] * 2 + ["finished"] * 2 + ["stopped"] * 4
+
+
+def test_array_template(cluster, tmp_path):
+    file = made_sweeps.write(tmp_path, axes={"agent.n_step": [1, 2]})
+    directory = SweepDirectory(tmp_path / "sweep")
+    job = template(
+        cluster, tmp_path, "array", str(file), "--dir", str(directory.path), options=["--array=0-1"]
+    )
+    assert cluster.wait_for(job) == ["COMPLETED"] * 2, cluster.logs(job)
+    plan = make_plan(load_spec(file))
+    assert [directory.result(trial.id)["status"] for trial in plan.trials] == ["finished"] * 2
+
+
+@pytest.mark.mpi
+def test_mpi_template_without_a_config_tests_two_ranks(cluster, tmp_path):
+    pytest.importorskip("mpi4jax")
+    job = template(cluster, tmp_path, "mpi", options=["--ntasks-per-node=2"])
+    assert cluster.wait_for(job, 180) == ["COMPLETED"], cluster.logs(job)
+    steps = [json.loads(line) for line in cluster.logs(job).splitlines() if line.startswith('{"step"')]
+    assert [step["step"] for step in steps] == ["ranks", "allreduce", "window"]
+    assert all(step["ok"] for step in steps) and steps[0]["text"].startswith("2 ranks")
