@@ -124,6 +124,22 @@ SLOT_CASES = tuple(
     for slots, peer in SLOTS
 )
 
+# what prioritised replay costs: the same work with uniform and with prioritised replay
+PRIORITY_GOAL = 1.2  # largest CPU time of an update, relative to uniform replay
+
+
+def _prioritised(capacity: int) -> dict[str, Any]:
+    config = dqn_config(8, capacity)
+    config["replay"]["name"] = "prioritised"
+    return config
+
+
+PRIORITY_CASES = tuple(
+    Case(f"{kind}_{slots}", f"{kind} replay, {slots:,} slots", config, None, None)
+    for slots in (65_536, 2**20)
+    for kind, config in (("uniform", dqn_config(8, slots)), ("prioritised", _prioritised(slots)))
+)
+
 WIDTHS = (64, 128, 256, 512, 1024)
 
 
@@ -138,4 +154,4 @@ def find(name: str) -> Case:
     if name.startswith("width_"):
         _, width, _, threads = name.split("_")
         return width_case(int(width), int(threads))
-    return next(case for case in (*CASES, *SLOT_CASES) if case.name == name)
+    return next(case for case in (*CASES, *SLOT_CASES, *PRIORITY_CASES) if case.name == name)

@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_hpc.bench.cases import CASES, SLOT_CASES, SLOTS_GOAL, Case
+from jaxrl_hpc.bench.cases import CASES, PRIORITY_CASES, PRIORITY_GOAL, SLOT_CASES, SLOTS_GOAL, Case
 from jaxrl_hpc.bench.interleave import Entry, machine_facts, ratio, take_turns
 from jaxrl_hpc.errors import UserError
 
-NAMES = (*(case.name for case in CASES), "slots")
+NAMES = (*(case.name for case in CASES), "slots", "priorities")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +63,18 @@ def _measure_slots(peers: bool, seconds: float, rounds: int, say: Callable[[str]
     return {"goal": SLOTS_GOAL, **lines}
 
 
+def _measure_priorities(seconds: float, rounds: int, say: Callable[[str], None]) -> dict:
+    """Uniform and prioritised replay in turns, at two sizes; the cost is that of CPU time."""
+    entries = [Entry("ours", case.name) for case in PRIORITY_CASES]
+    results = take_turns(entries, seconds, rounds, lambda text: say(f"priorities: {text}"))
+    lines = []
+    for case, uniform, prioritised in zip(PRIORITY_CASES[::2], results[::2], results[1::2], strict=True):
+        cpu = [result["cpu_microseconds_per_update"] for result in (uniform, prioritised)]
+        slots = int(case.name.removeprefix("uniform_"))
+        lines.append({"slots": slots, "uniform": cpu[0], "prioritised": cpu[1], "cost": cpu[1] / cpu[0]})
+    return {"goal": PRIORITY_GOAL, "lines": lines}
+
+
 def measure(
     only: Sequence[str] | None,
     quick: bool,
@@ -90,6 +102,9 @@ def measure(
             keep()
     if "slots" in chosen:
         report["slots"] = _measure_slots(peers, seconds, rounds, say)
+        keep()
+    if "priorities" in chosen:
+        report["priorities"] = _measure_priorities(seconds, rounds, say)
         keep()
     return report
 
@@ -129,6 +144,12 @@ def _tables(report: dict[str, Any]) -> list[Any]:
                     f"{line['slowdown']['median']:.2f}×",
                 )
         tables.append(slots)
+    if "priorities" in report:
+        priorities = Table("replay slots", "uniform, CPU µs/update", "prioritised", "cost", box=None)
+        for line in report["priorities"]["lines"]:
+            figures = (f"{line['uniform']:,.0f}", f"{line['prioritised']:,.0f}", f"{line['cost']:.2f}×")
+            priorities.add_row(f"{line['slots']:,}", *figures)
+        tables.append(priorities)
     return tables
 
 

@@ -18,18 +18,24 @@ from jaxrl_hpc.bench.threads import WORTH_IT
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 DATA = DOCS / "data"
-KINDS = ("train", "pieces", "threads")
+KINDS = {
+    "train": ["train", "--only", *(name for name in train.NAMES if name != "priorities")],
+    "priorities": ["train", "--only", "priorities"],
+    "pieces": ["pieces"],
+    "threads": ["threads"],
+}
 
 
 def data_file(kind: str) -> Path:
     return DATA / f"bench_{kind}.json"
 
 
-def measure(quick: bool) -> None:
+def measure(quick: bool, only: list[str] | None) -> None:
     DATA.mkdir(exist_ok=True)
-    for kind in KINDS:
-        command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "bench", kind, "--json", str(data_file(kind))]
-        subprocess.run(command + ["--quick"] * quick, check=True)
+    for kind, arguments in KINDS.items():
+        if kind in (only or KINDS):
+            command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "bench", *arguments]
+            subprocess.run([*command, "--json", str(data_file(kind)), *["--quick"] * quick], check=True)
 
 
 def circumstances(report: dict[str, Any]) -> str:
@@ -118,6 +124,29 @@ def slots(report: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def priorities(report: dict[str, Any]) -> list[str]:
+    if "priorities" not in report:
+        return []
+    goal = report["priorities"]["goal"]
+    lines = [
+        "## What priorities cost",
+        "DQN 8 : 1 with uniform and with prioritised replay in turns (`jaxrl-hpc bench train --only "
+        f"priorities`), CPU µs per update (goal: at most {goal}×).",
+        "",
+        circumstances(report),
+        "",
+        "| slots | uniform | prioritised | cost | goal |",
+        "|---|---|---|---|---|",
+    ]
+    for line in report["priorities"]["lines"]:
+        met = "reached" if line["cost"] <= goal else "missed"
+        lines.append(
+            f"| {line['slots']:,} | {line['uniform']:,.0f} | {line['prioritised']:,.0f} "
+            f"| {line['cost']:.2f}× | {met} |"
+        )
+    return [*lines, ""]
+
+
 def pieces(report: dict[str, Any]) -> list[str]:
     widths = [line["width"] for line in report["lines"]]
     rate = report["flops_per_second"] / 1e9
@@ -174,6 +203,8 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
     ]
     if "train" in reports:
         lines += training(reports["train"]) + slots(reports["train"])
+    if "priorities" in reports:
+        lines += priorities(reports["priorities"])
     if "pieces" in reports:
         lines += pieces(reports["pieces"])
     if "threads" in reports:
@@ -187,9 +218,10 @@ def main() -> int:
     )
     parser.add_argument("--measure", action="store_true", help="run the benchmarks first")
     parser.add_argument("--quick", action="store_true", help="with --measure: short ones")
+    parser.add_argument("--only", nargs="+", choices=list(KINDS), help="with --measure: only these")
     args = parser.parse_args()
     if args.measure:
-        measure(args.quick)
+        measure(args.quick, args.only)
     reports = {kind: json.loads(data_file(kind).read_text()) for kind in KINDS if data_file(kind).exists()}
     if not reports:
         print("nothing is measured yet: add --measure", file=sys.stderr)
