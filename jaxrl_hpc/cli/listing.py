@@ -3,13 +3,14 @@
 examples:
   jaxrl-hpc list agents
   jaxrl-hpc list configs
+  jaxrl-hpc list sweeps
 """
 
 from __future__ import annotations
 
 import argparse
 
-KINDS = ("agents", "envs", "replays", "workflows", "configs")
+KINDS = ("agents", "envs", "replays", "workflows", "configs", "sweeps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +30,10 @@ def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc import config, registry
 
     table = Table("name", "what it is", box=None, pad_edge=False)
-    if args.kind == "configs":
+    if args.kind in ("configs", "sweeps"):
         seen = set()
-        for folder in config.CONFIG_DIRS:
+        for top in config.CONFIG_DIRS:
+            folder = top / "sweeps" if args.kind == "sweeps" else top
             for path in sorted(folder.rglob("*.yaml")) if folder.is_dir() else []:
                 name = str(path.relative_to(folder).with_suffix(""))
                 if name not in seen and not name.startswith("sweeps"):

@@ -1,7 +1,8 @@
 """Print the JSON schema of configs. Editors with a YAML language server complete and check by it.
 
-example:
+examples:
   jaxrl-hpc schema > configs/schema.json
+  jaxrl-hpc schema --sweeps > configs/sweeps/schema.json
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser
+    parser.add_argument("--sweeps", action="store_true", help="of sweep files instead")
 
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.config import json_schema
+    from jaxrl_hpc.sweeps.spec import sweep_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    print(json.dumps(sweep_schema() if args.sweeps else json_schema(), indent=2))
     return 0

@@ -196,3 +196,11 @@ def _base(spec: SweepSpec, source: Path, overrides: tuple[str, ...]) -> dict[str
         configs.apply_override(data, text)
     configs.from_dict(data)  # a mistake in the base is best said before trials are made
     return data
+
+
+def sweep_schema() -> dict[str, Any]:
+    """A JSON schema of sweep files, for editors."""
+    schema = SweepSpec.model_json_schema()
+    axis = schema["properties"]["axes"]["additionalProperties"]
+    schema["properties"]["axes"]["additionalProperties"] = {"anyOf": [{"type": "array", "minItems": 1}, axis]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "required": ["base"]}
