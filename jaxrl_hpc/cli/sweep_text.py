@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def show_status(plan: Plan, directory: SweepDirectory, as_json: bool) -> None:
     status = sweep_status(plan, directory)
     queued = slurm.jobs_in_queue(directory)
     if as_json:
-        tasks = [task._asdict() | {"state": task.state} for task in status.tasks]
+        tasks = [asdict(task) | {"state": task.state} for task in status.tasks]
         data = {"directory": str(directory.path), "counts": status.counts, "tasks": tasks, "jobs": queued}
         print(json.dumps(data | {"others": status.others}))
         return

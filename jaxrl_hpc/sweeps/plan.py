@@ -12,6 +12,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jaxrl_hpc import config as configs
@@ -36,7 +37,8 @@ class Trial(NamedTuple):
     program: str  # trials with the same one may train side by side
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True)
+class Task:
     """Trials that train side by side: an element of a job array."""
 
     index: int

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,8 @@ from jaxrl_hpc.sweeps.plan import Plan, Task
 MISSING = "missing"
 
 
-class TaskStatus(NamedTuple):
+@dataclass(frozen=True)
+class TaskStatus:
     """One task."""
 
     index: int
