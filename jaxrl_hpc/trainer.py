@@ -57,7 +57,7 @@ class Stretch(NamedTuple):
     """A part of a run for callers that split runs themselves: from where, how far, what to write down."""
 
     until: int | None  # environment steps; None: the whole budget
-    origin: Callable[[Fleet], tuple[list[Any], int]] | None  # states and iterations to begin from
+    origin: Callable[[Fleet], tuple[list[Any], dict[str, Any]]] | None  # states and what a checkpoint knows
     describe: Callable[[Trainer, Sequence[Evaluation]], dict[str, Any]]  # more for the summary
 
 
@@ -104,8 +104,9 @@ class Trainer:
             self.say(f"resumed at {steps_done:,} environment steps from {self.run.checkpoints}")
         elif self.stretch and self.stretch.origin:
             self.metrics.restore(None)
-            states, self.iterations = self.stretch.origin(self.fleet)
+            states, host = self.stretch.origin(self.fleet)
             self.fleet.load(states)
+            self.iterations, self.seconds_before = host["iterations"], host["wall_seconds"]
         else:
             self.metrics.restore(None)
             self.fleet.initialise()

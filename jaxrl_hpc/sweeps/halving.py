@@ -95,8 +95,8 @@ def survivors(plan: Plan, directory: SweepDirectory, rung: int) -> set[str] | No
     return {trial.id for _, name in kept for trial in groups[name]}
 
 
-def continue_from(before: Path, fleet: Fleet) -> tuple[list[Any], int]:
-    """States of the fleet's lanes, and iterations, at the end of an earlier stretch with more lanes."""
+def continue_from(before: Path, fleet: Fleet) -> tuple[list[Any], dict[str, Any]]:
+    """States of the fleet's lanes, and counters, at the end of an earlier stretch with more lanes."""
     run = RunDirectory(before)
     summary = run.read_summary()
     if summary is None:
@@ -107,8 +107,8 @@ def continue_from(before: Path, fleet: Fleet) -> tuple[list[Any], int]:
     _, states, host = Checkpointer(run.checkpoints).restore(shapes)
     if fleet.stacked:
         index = np.asarray(chosen)
-        return [jax.tree.map(lambda x: x[index], states[0])], host["iterations"]
-    return [states[i] for i in chosen], host["iterations"]
+        return [jax.tree.map(lambda x: x[index], states[0])], host
+    return [states[i] for i in chosen], host
 
 
 def _shapes(fleet: Fleet, lanes: int) -> list[Any]:

@@ -132,10 +132,11 @@ def describe_trials(trainer: Trainer, final: Sequence[Evaluation]) -> dict[str, 
     entries = []
     for lane, evaluation, own in zip(fleet.lanes, final, params, strict=True):
         values = describe(parts, evaluation)
+        sound = all(np.isfinite(leaf).all() for leaf in [*jax.tree.leaves(own), evaluation.returns])
         entries.append(
             {
                 "trial": lane.name,
-                "diverged": not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(own)),
+                "diverged": not sound,
                 **values,
                 **spread_over_seeds(parts, [values], [evaluation]),
                 "params_sha256": params_hash([own]),

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ class TaskStatus:
     counts: dict[str, int]  # finished, diverged, stopped, missing -> trials
     running: str | None  # who works on it
     env_steps: int  # how far unfinished work has come, as far as it is on disk
+    waiting: bool  # for other tasks at a rung of successive halving
 
     @property
     def done(self) -> bool:
@@ -42,6 +44,8 @@ class TaskStatus:
             return "done"
         if self.running:
             return "running"
+        if self.waiting:
+            return "waiting"
         return "interrupted" if self.env_steps else "to do"
 
 
@@ -71,8 +75,10 @@ def _task_status(task: Task, directory: SweepDirectory) -> TaskStatus:
         name = result["status"] if result else MISSING
         counts[name] = counts.get(name, 0) + 1
     folder = directory.task(task)
-    steps = _saved_steps(folder) if counts.get(MISSING) else 0
-    return TaskStatus(task.index, task.id, counts, _holder(folder / "run.lock"), steps)
+    rungs = sorted((folder / "work").glob("rung-*")) if counts.get(MISSING) else []
+    waiting = bool(rungs) and (rungs[-1] / "summary.json").is_file()
+    holder = _holder(folder / "run.lock")
+    return TaskStatus(task.index, task.id, counts, holder, _saved_steps(rungs), waiting)
 
 
 def _holder(lock: Path) -> str | None:
@@ -88,10 +94,10 @@ def _holder(lock: Path) -> str | None:
     return f"process {pid} on {host}{job}" if alive else None
 
 
-def _saved_steps(folder: Path) -> int:
+def _saved_steps(runs: Sequence[Path]) -> int:
     """Environment steps of the newest row of metrics in unfinished work."""
     newest = 0
-    for run in (folder / "work").glob("rung-*"):
+    for run in runs:
         try:
             table = read_metrics(run)
         except (UserError, OSError):

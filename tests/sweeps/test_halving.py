@@ -8,6 +8,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.io.metrics import read_metrics, without_clock
 from jaxrl_hpc.sweeps import halving
 from jaxrl_hpc.sweeps.run import DONE, WAITING, run_task
+from jaxrl_hpc.sweeps.status import sweep_status
 from jaxrl_hpc.train import train
 from tests.sweeps.made_sweeps import made, plan_of, write
 
@@ -88,6 +89,7 @@ def test_a_trial_that_goes_on_is_as_if_it_had_never_been_compared(tmp_path):
     plan, directory = made(tmp_path, axes=axes, halving=HALVING)
     for _ in range(2):  # once more: nothing is lost, nothing is done twice
         assert run_task(plan, directory, 0, quiet).state == WAITING
+    assert [task.state for task in sweep_status(plan, directory).tasks] == ["waiting", "to do"]
     assert run_task(plan, directory, 1, quiet).state == DONE
     assert run_task(plan, directory, 0, quiet).state == DONE
     results = {trial.id: directory.result(trial.id) for trial in plan.trials}
@@ -104,6 +106,8 @@ def test_a_trial_that_goes_on_is_as_if_it_had_never_been_compared(tmp_path):
         assert alone["params_sha256"] == results[trial.id]["params_sha256"]
         tables = [without_clock(read_metrics(f)) for f in (tmp_path / trial.id, directory.trials / trial.id)]
         assert str(tables[0].to_pylist()) == str(tables[1].to_pylist())
+        clock = read_metrics(directory.trials / trial.id)["wall_seconds"].to_pylist()
+        assert clock == sorted(clock)  # time goes on over the rung
 
 
 def test_stacked_lanes_go_on_with_their_own_state(tmp_path):
