@@ -27,7 +27,7 @@ class HostedFleet(Fleet):
     """Lanes one after the other, each on all devices. Evaluation happens on the first device of rank 0."""
 
     def __init__(self, parts: Parts, lanes: Sequence[Lane], episodes: int) -> None:
-        self.layout: Layout = parts.workflow.layout
+        self.layout: Layout = parts.workflow.programs.layout
         super().__init__(parts, lanes, "solo", episodes, self.layout.devices[:1])
         self.ranks = world()
 

@@ -179,4 +179,4 @@ class Workflow(NamedTuple):
     steps_per_iteration: int  # environment steps
     warmup_steps: int  # environment steps
     pure: bool = True
-    layout: Any = None  # not pure: which shards this process holds (comm.layout.Layout)
+    programs: Any = None  # not pure: the object behind these functions

@@ -21,6 +21,7 @@ LAYERS = [
     ["train"],
     ["evaluation", "sweeps"],
     ["bench"],
+    ["scaling"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

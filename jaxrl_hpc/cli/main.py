@@ -20,6 +20,7 @@ COMMANDS = {
     "list": ("jaxrl_hpc.cli.listing", "what a config can name: agents, envs, workflows, configs"),
     "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),
     "doctor": ("jaxrl_hpc.cli.doctor", "check this installation: devices, versions, MPI"),
+    "scaling": ("jaxrl_hpc.cli.scaling", "measure and model how a config scales over ranks and devices"),
     "bench": ("jaxrl_hpc.cli.bench", "measure speed against other libraries"),
     "surrogate": ("jaxrl_hpc.cli.surrogate", "fit and check the learned ExaBooster surrogate"),
 }

@@ -43,7 +43,7 @@ class Ranks:
         self.size: int = comm.Get_size() if comm else 1
         self._host = comm.Clone() if comm else None
         self._errors = comm.Clone() if comm else None
-        self.programs = comm.Clone() if comm else None  # for collectives inside compiled programs
+        self.programs: Any = comm.Clone() if comm else None  # for collectives inside compiled programs
         self._guarded = False
         self.local_rank, self.local_size = 0, 1  # among the processes on this node
         if comm:

@@ -25,6 +25,7 @@ from typing import Any
 from jaxrl_hpc.comm.ranks import Ranks
 
 EXIT_STALLED = 76
+FRESH_SECONDS = 0.5  # a file older than that is written anew when there is progress
 
 
 class Watchdog:
@@ -36,6 +37,8 @@ class Watchdog:
         self._phase, self._chunk, self._armed = "starting", 0, False
         self._progress = time.monotonic()
         self._count = 0
+        self._written = 0.0
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -55,8 +58,11 @@ class Watchdog:
 
     def at(self, phase: str, chunk: int, armed: bool = True) -> None:
         """The run got here. Unarmed phases (compiling, a final evaluation) may take any time."""
+        changed = phase != self._phase or time.monotonic() - self._written > FRESH_SECONDS
         self._phase, self._chunk, self._armed = phase, chunk, armed
         self._progress = time.monotonic()
+        if self._thread is not None and changed:
+            self._beat()
 
     def _clear(self) -> None:
         """Files of an earlier job must not speak for this one."""
@@ -65,7 +71,12 @@ class Watchdog:
             path.unlink(missing_ok=True)
 
     def _beat(self) -> None:
-        self._count += 1
+        with self._lock:
+            self._count += 1
+            self._written = time.monotonic()
+            self._write()
+
+    def _write(self) -> None:
         record = {
             "rank": self.ranks.rank,
             "host": socket.gethostname(),

@@ -7,6 +7,7 @@ runs/<name>/  config.yaml     the effective config
               summary.json    the result; keys in SUMMARY_KEYS are stable
               plots/  report.html
               run.lock        who is writing
+              ranks/          what each rank of a job last said, see comm/watchdog.py
 
 run = RunDirectory.open("runs/cartpole", resume=False)
 with run.lock(): …
@@ -68,7 +69,8 @@ class RunDirectory:
         if run.path.exists() and not run.path.is_dir():
             raise UserError(f"{path} is a file: choose another --run-dir")
         if run.path.is_dir() and any(run.path.iterdir()):
-            if not run.config_path.is_file() and any(p.name != "run.lock" for p in run.path.iterdir()):
+            early = ("run.lock", "ranks")  # what a run that broke while it was being built leaves behind
+            if not run.config_path.is_file() and any(p.name not in early for p in run.path.iterdir()):
                 raise UserError(f"{path} is not empty and not a run: choose another --run-dir")
             if run.config_path.is_file() and not resume:
                 raise UserError(

@@ -9,7 +9,7 @@ and does the part over ranks between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax import lax
@@ -53,11 +53,37 @@ class OneProgram:
         return lax.fori_loop(0, count, lambda _, carry: body(*carry), (work, local))
 
 
+class Message(NamedTuple):
+    """A collective of an iteration."""
+
+    kind: Kind
+    length: int  # 4-byte numbers of one shard
+    times: int  # per iteration
+
+
 class Once(OneProgram):
-    """Every loop body once: enough to see what shapes come out."""
+    """Every loop body once: enough to see shapes, and what is sent how often."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        super().__init__(collectives)
+        self.messages: list[Message] = []
+        self._times = 1
+
+    def chain(self, stages: Sequence[Stage], work: Work, local: Local) -> tuple[Work, Local, PyTree]:
+        received: PyTree = ()
+        for stage in stages:
+            work, local, sent = stage.run(work, local, received)
+            received = self.collectives(stage.then, sent) if stage.then else ()
+            if stage.then:
+                length = sum(leaf.size for leaf in jax.tree.leaves(shape_of_one(sent)))
+                self.messages.append(Message(stage.then, length, self._times))
+        return work, local, received
 
     def repeat(self, count: Any, body: Body, work: Work, local: Local) -> tuple[Work, Local]:
-        return body(work, local)
+        self._times *= count
+        result = body(work, local)
+        self._times //= count
+        return result
 
 
 class HostDriven:

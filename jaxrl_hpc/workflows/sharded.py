@@ -24,7 +24,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.rollout import Episodes
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Agent, Array, Env, LearnerState, Metrics, PyTree, Replay, Workflow
-from jaxrl_hpc.workflows.drivers import DIVIDED, SAME, Driver, HostDriven, Once, OneProgram, placed
+from jaxrl_hpc.workflows.drivers import DIVIDED, SAME, Driver, HostDriven, Message, Once, OneProgram, placed
 from jaxrl_hpc.workflows.shards import Local, Settings, State, Work
 from jaxrl_hpc.workflows.stages import Stages, make_init, make_stages
 
@@ -85,7 +85,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         steps_per_iteration=settings.steps_per_iteration,
         warmup_steps=warmup_iterations * settings.steps_per_iteration,
         pure=False,
-        layout=layout,
+        programs=programs,
     )
 
 
@@ -118,9 +118,10 @@ def iterate(driver: Driver, stages: Stages, work: Work, local: Local) -> tuple[W
 
 
 def begin(state: State, sums: Metrics) -> tuple[Work, Local]:
-    zeros = jnp.zeros(state.own.shard.shape, jnp.float32)
-    zero = jnp.int32(0)
-    return Work(state.shared, sums, zero, zero, zero), Local(state.own, Episodes(zeros, zeros, zeros))
+    """An array each, none twice: they may be donated."""
+    ended = Episodes(*(jnp.zeros(state.own.shard.shape, jnp.float32) for _ in range(3)))
+    update, part, done = (jnp.int32(0) for _ in range(3))
+    return Work(state.shared, sums, done, update, part), Local(state.own, ended)
 
 
 class Programs:
@@ -172,19 +173,19 @@ class Programs:
         return self._step(state, sums, count)
 
     def _metric_names(self, state: State) -> list[str]:
-        """What the agent reports, from shapes alone: those of an iteration with all shards in one place."""
+        """What the agent reports."""
         if self._names is None:
-            alone = Layout(self.settings.shards, 1, 0, self.layout.devices[:1])
-            driver = Once(Collectives(alone, None, False))
-            shared = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state.shared)
-            own = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((alone.shards, *x.shape[1:]), x.dtype), state.own
-            )
-            work, _ = jax.eval_shape(
-                lambda s: iterate(driver, self.stages, *begin(s, {})), State(shared, own)
-            )
-            self._names = sorted(work.sums)
+            self._names, _ = self.dry_run(state)
         return self._names
+
+    def dry_run(self, state: State) -> tuple[list[str], list[Message]]:
+        """Names of the metrics and all messages of an iteration, from shapes alone."""
+        alone = Layout(self.settings.shards, 1, 0, self.layout.devices[:1])
+        driver = Once(Collectives(alone, None, self.settings.deterministic))
+        shared = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state.shared)
+        own = jax.tree.map(lambda x: jax.ShapeDtypeStruct((alone.shards, *x.shape[1:]), x.dtype), state.own)
+        work, _ = jax.eval_shape(lambda s: iterate(driver, self.stages, *begin(s, {})), State(shared, own))
+        return sorted(work.sums), driver.messages
 
     def _fill(self, driver: Driver, state: State) -> State:
         def gather(work: Work, local: Local) -> tuple[Work, Local]:

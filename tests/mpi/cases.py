@@ -1,19 +1,34 @@
-"""What ranks run in tests: small configs, trained for a few chunks; prints what came out.
+"""What ranks run in tests; prints what came out as JSON, one line a rank or case.
 
-python -m tests.mpi.cases DEVICES CASE…
+python -m tests.mpi.cases train DEVICES CASE…
+python -m tests.mpi.cases stretch DEVICES CASE FOLDER
+python -m tests.mpi.cases drift|sampling DEVICES
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc import machine
 from jaxrl_hpc.build import build
+from jaxrl_hpc.comm.collectives import Collectives
+from jaxrl_hpc.comm.layout import make_layout
+from jaxrl_hpc.comm.ranks import world
+from jaxrl_hpc.hosted import part_of
+from jaxrl_hpc.replay import prioritised
+from jaxrl_hpc.schema import traced_values
 from jaxrl_hpc.summary import params_hash
 from jaxrl_hpc.train import lanes_of, make_fleet
+from jaxrl_hpc.types import Transition
+from jaxrl_hpc.workflows.drivers import DIVIDED, SAME, placed
 from tests import small
 
 PPO: dict[str, Any] = {
@@ -65,12 +80,119 @@ def train(case: str, devices: int) -> dict[str, Any]:
     }
 
 
+def hashes(fleet: Any) -> dict[int, str]:
+    """Of everything that belongs to each logical shard here: copies, replay, keys."""
+    layout = fleet.layout
+    parts = {layout.first + i: part_of(layout, fleet.states[0].own, i) for i in range(layout.local)}
+
+    def plain(leaf: Any) -> Any:
+        is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if is_key else leaf
+
+    return {shard: params_hash([jax.tree.map(plain, part)]) for shard, part in parts.items()}
+
+
+def stretch(case: str, devices: int, folder: str) -> dict[str, Any]:
+    """Goes on from the newest checkpoint, if there is one, for one chunk, and saves."""
+    config = config_of(case, devices)
+    machine.prepare(config, 1)
+    parts = build(config)
+    fleet = make_fleet(config, parts, lanes_of(config))
+    store = fleet.checkpointer(Path(folder))
+    done = store.latest()
+    if done is None:
+        fleet.initialise()
+    else:
+        fleet.load(store.restore([fleet.state_shape()])[1])
+    before = hashes(fleet)
+    fleet.per_lane(fleet.step(10))
+    store.save((done or 0) + 10, fleet.states, {"iterations": (done or 0) + 10})
+    params = [parts.workflow.learner(state).params for state in fleet.states]
+    return {
+        "rank": fleet.ranks.rank,
+        "begun": done,
+        "before": before,
+        "after": hashes(fleet),
+        "params": params_hash(params),
+        "counters": fleet.counters(),
+    }
+
+
+def drift(devices: int) -> dict[str, Any]:
+    """One rank's learner gets one wrong bit; the next chunk must find out."""
+    config = config_of("ppo", devices)
+    machine.prepare(config, 1)
+    fleet = make_fleet(config, build(config), lanes_of(config))
+    fleet.initialise()
+    state = fleet.states[0]
+    if fleet.ranks.rank == fleet.ranks.size - 1:
+        learner = state.shared.learner
+        wrong = jax.tree.map(lambda x: x.at[(0,) * x.ndim].add(1e-6), learner.params)
+        fleet.states[0] = state._replace(shared=state.shared._replace(learner=learner._replace(params=wrong)))
+    try:
+        fleet.per_lane(fleet.step(1))
+    except RuntimeError as error:
+        return {"rank": fleet.ranks.rank, "error": str(error)}
+    return {"rank": fleet.ranks.rank, "error": ""}
+
+
+def sampling(devices: int, rounds: int = 400) -> dict[str, Any]:
+    """Draws of all shards from one replay with known priorities, over devices and ranks."""
+    config = config_of("dqn", devices)
+    machine.prepare(config, 1)
+    ranks = world()
+    layout = make_layout(12, devices, ranks)
+    per_shard, batch = 32, 8
+    settings = prioritised.Config(capacity=per_shard, min_size=1, alpha=1.0, sampling="independent")
+    replay = prioritised.make(settings, num_envs=2, unroll_length=16, window=1, batch_size=batch)
+    collectives = Collectives(layout, ranks.programs, True)
+    hypers = {name: jnp.float32(value) for name, value in traced_values(settings).items()}
+    everything = priorities()
+    mine = everything[layout.first : layout.first + layout.local].reshape(-1, 16, 2)
+    numbers = jnp.arange(layout.first, layout.first + layout.local, dtype=jnp.int32)
+    zeros = jnp.zeros((16, 2))
+    steps = Transition(zeros, zeros, zeros, zeros, zeros > 1, zeros, ())
+    example = jax.tree.map(lambda x: x[0, 0], steps)
+
+    def draw(shards, given, seeds):
+        state = jax.vmap(lambda p: replay.add(replay.init(example, hypers), steps, p))(given)
+
+        def one(carry, seed):
+            masses = collectives("gather", jax.vmap(replay.shared.mass)(state)[1])
+            key = jax.random.fold_in(jax.random.key(3), seed)
+            rows = jax.vmap(replay.shared.offer, (0, 0, None, None))(state, shards, masses, key)
+            first = jax.tree.map(lambda x: x[0], state)
+            whole = replay.shared.assemble(first, collectives("total", rows), jnp.float32(1))
+            return carry, whole.index
+
+        return jax.lax.scan(one, 0, seeds)[1]
+
+    program = placed(layout, draw, (DIVIDED, DIVIDED, SAME), SAME)
+    index = program(*jax.device_put((numbers, jnp.asarray(mine)), layout.divided), jnp.arange(rounds))
+    return {
+        "rank": ranks.rank,
+        "counts": np.bincount(np.asarray(index).reshape(-1), minlength=12 * 32).tolist(),
+    }
+
+
+def priorities() -> np.ndarray:
+    """[12, 32], very different from shard to shard."""
+    rng = np.random.default_rng(5)
+    values = rng.exponential(size=(12, 32)) + 0.3
+    return (values * (1 + np.arange(12)[:, None] % 4)).astype(np.float32)
+
+
 def main() -> None:
-    devices, cases = int(sys.argv[1]), sys.argv[2:]
-    for case in cases:
-        result = train(case, devices)
-        if result.pop("first"):
-            print(json.dumps(result), flush=True)
+    what, devices, rest = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    if what == "train":
+        for case in rest:
+            result = train(case, devices)
+            if result.pop("first"):
+                print(json.dumps(result), flush=True)
+        return
+    functions = {"stretch": lambda: stretch(rest[0], devices, rest[1])}
+    functions |= {"drift": lambda: drift(devices), "sampling": lambda: sampling(devices)}
+    print("\n" + json.dumps(functions[what]()), flush=True)
 
 
 if __name__ == "__main__":

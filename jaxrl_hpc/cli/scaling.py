@@ -1,0 +1,74 @@
+"""Measure how a sharded config scales on this machine, and model how it would on more nodes.
+
+examples:
+  jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2
+  jaxrl-hpc scaling workflows/cartpole_dqn_sharded --ranks 1,2,4 --devices 1,2 --mode strong
+  jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2 --latency 1.3 --bandwidth 25
+
+Runs the config on every number of ranks and devices, in turns; measures collectives; fits compute time,
+latency and bandwidth; writes scaling.json and scaling.png. weak: each worker gets as much as the config
+says; strong: the config is divided. Ranks get a core each while there are enough. Nothing beyond this
+machine is measured: the table for more nodes is the model's, for the network given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from jaxrl_hpc.errors import UserError
+
+
+def _numbers(text: str) -> list[int]:
+    values = [int(part) for part in text.split(",") if part.strip().isdigit()]
+    if not values or any(v < 1 for v in values) or len(values) != len(text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4")
+    return values
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", help="a YAML file, or the name of one in configs/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as workflow.num_envs=96")
+    parser.add_argument("--ranks", type=_numbers, default=[1, 2], help="such as 1,2,4 (default: 1,2)")
+    parser.add_argument("--devices", type=_numbers, default=[1], help="per rank, such as 1,2 (default: 1)")
+    parser.add_argument("--mode", choices=("weak", "strong"), default="weak")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of one measurement (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns over all layouts (default: 3)")
+    parser.add_argument("--latency", type=float, default=2.0, help="of the network, µs (default: 2)")
+    parser.add_argument("--bandwidth", type=float, default=12.5, help="of a link, GB/s (default: 12.5)")
+    parser.add_argument("--mpiexec", help="the launcher, if it is not the one of this environment")
+    parser.add_argument("--out", type=Path, help="folder for results (default: runs/scaling/<config>)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from jaxrl_hpc import config as configs
+    from jaxrl_hpc import machine
+    from jaxrl_hpc.cli.doctor_checks import find_mpiexec
+    from jaxrl_hpc.scaling import figure, study
+    from jaxrl_hpc.scaling.model import Network
+
+    config = configs.load(args.config, args.overrides)
+    if not machine.uses_ranks(config):
+        raise UserError(
+            "scaling: this config's workflow uses one process; use one with workflow.name=sharded"
+        )
+    launcher = args.mpiexec or find_mpiexec()
+    if launcher is None and max(args.ranks) > 1:
+        raise UserError("scaling: there is no mpiexec; jaxrl-hpc doctor says how to get one")
+    network = Network(1e-6 * args.latency, 1e9 * args.bandwidth)
+    request = study.Request(
+        config, args.ranks, args.devices, args.mode, args.seconds, args.rounds, launcher or "", network
+    )
+    results = study.collect(request, lambda text: print(text, file=sys.stderr))
+    report = study.analyse(request, results) | {"config": config.to_dict()}
+    folder = args.out or Path("runs") / "scaling" / config.run.name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "scaling.json").write_text(json.dumps(report, indent=1) + "\n")
+    figure.draw(report, folder / "scaling.png")
+    print(figure.table(report))
+    if report["collectives"]:
+        print("\n" + figure.collectives_table(report))
+    print(f"\nwritten to {folder}/scaling.json and scaling.png")
+    return 0

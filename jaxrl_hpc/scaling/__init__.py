@@ -1,0 +1,1 @@
+"""How a sharded run scales: measured on this machine, modelled, extrapolated."""

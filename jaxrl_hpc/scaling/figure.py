@@ -1,0 +1,89 @@
+"""The picture and the table of a scaling study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from jaxrl_hpc.io.style import MATPLOTLIB, color
+
+
+def table(report: dict[str, Any]) -> str:
+    """Markdown: what was measured, and what is to be expected on more nodes."""
+    lines = [
+        "| ranks × devices | ms per iteration | predicted | of it communication | steps/s | efficiency |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in report["rows"]:
+        note = "" if row["pinned"] else " (more workers than cores)"
+        lines.append(
+            f"| {row['ranks']} × {row['devices']}{note} | {row['milliseconds']:.3f} "
+            f"| {row['predicted_milliseconds']:.3f} | {row['communication_milliseconds']:.3f} "
+            f"| {row['env_steps_per_second']:,.0f} | {100 * row['efficiency']:.0f} % |"
+        )
+    lines += [
+        "",
+        "| nodes | communication, ms | waiting for the slowest, ms | efficiency | with waiting |",
+        "|---|---|---|---|---|",
+    ]
+    for row in report["extrapolation"]:
+        lines.append(
+            f"| {row['nodes']} | {row['communication_milliseconds']:.3f} | {row['waiting_milliseconds']:.3f} "
+            f"| {100 * row['efficiency']:.0f} % | {100 * row['efficiency_with_waiting']:.0f} % |"
+        )
+    return "\n".join(lines)
+
+
+def collectives_table(report: dict[str, Any]) -> str:
+    """Markdown: an allreduce inside the compiled loop beside the library's own."""
+    lines = ["| ranks | bytes | in the loop, µs | mpi4py, µs | ratio |", "|---|---|---|---|---|"]
+    for ranks, both in report["collectives"].items():
+        for size, inside in both["inside"].items():
+            raw = both["raw"][size]
+            lines.append(
+                f"| {ranks} | {int(size):,} | {1e6 * inside:.1f} | {1e6 * raw:.1f} | {inside / raw:.2f} |"
+            )
+    return "\n".join(lines)
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    with matplotlib.rc_context(MATPLOTLIB):
+        figure = Figure(figsize=(11.0, 3.4), layout="constrained")
+        left, middle, right = figure.subplots(1, 3)
+        labels = [f"{row['ranks']}×{row['devices']}" for row in report["rows"]]
+        places = range(len(labels))
+        left.bar(places, [row["milliseconds"] for row in report["rows"]], color=color(0), label="measured")
+        predicted = [row["predicted_milliseconds"] for row in report["rows"]]
+        left.plot(places, predicted, "o", color=color(1), label="predicted")
+        left.set_xticks(list(places), labels)
+        left.set_xlabel("Ranks × devices")
+        left.set_ylabel("Milliseconds per iteration")
+        left.set_title(f"{report['mode'].capitalize()} scaling, this machine")
+        left.legend()
+        for index, (ranks, both) in enumerate(report["collectives"].items()):
+            for name, style in (("inside", "o-"), ("raw", "s--")):
+                sizes = [int(size) for size in both[name]]
+                label = f"{ranks} ranks, {'in the loop' if name == 'inside' else 'mpi4py'}"
+                middle.loglog(
+                    sizes, [1e6 * t for t in both[name].values()], style, color=color(index), label=label
+                )
+        middle.set_xlabel("Bytes of an allreduce")
+        middle.set_ylabel("Microseconds")
+        middle.set_title("Collectives")
+        if report["collectives"]:
+            middle.legend()
+        nodes = [row["nodes"] for row in report["extrapolation"]]
+        for index, (name, label) in enumerate(
+            (("efficiency", "communication"), ("efficiency_with_waiting", "and waiting for the slowest"))
+        ):
+            values = [100 * row[name] for row in report["extrapolation"]]
+            right.semilogx(nodes, values, "o-", base=2, color=color(index), label=label)
+        right.set_ylim(0, 105)
+        right.set_xlabel("Nodes")
+        right.set_ylabel("Efficiency, %")
+        right.set_title("Model, not measured")
+        right.legend()
+        figure.savefig(path)

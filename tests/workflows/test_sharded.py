@@ -1,0 +1,125 @@
+"""The sharded workflow in one process: every agent, the fused run's twin, no copies, clear refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.registry import AGENTS
+from jaxrl_hpc.train import lanes_of, make_fleet
+from tests import hlo, small
+
+RUN = {"total_env_steps": 40_000}
+REPLAY = {"name": "prioritised", "capacity": 1200, "min_size": 48}
+DISCRETE, CONTINUOUS = {"name": "CartPole-v1"}, {"name": "Pendulum-v1"}
+SMALL = {"network": {"hidden": [8]}}
+BATCH = {**SMALL, "batch_size": 24}
+SETTINGS = {
+    "a2c": ({**SMALL, "normalise": {"observation": True}}, DISCRETE, None),
+    "ddpg": (BATCH, CONTINUOUS, {"name": "uniform", "capacity": 1200, "min_size": 48}),
+    "dqn": ({**BATCH, "n_step": 3}, DISCRETE, REPLAY),
+    "dyna_q": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, DISCRETE, REPLAY),
+    "ppo": ({**SMALL, "minibatches": 2, "epochs": 2, "kl_stop": True}, CONTINUOUS, None),
+    "recurrent_dqn": (
+        {**BATCH, "lstm": 8, "burn_in": 1, "length": 3},
+        DISCRETE,
+        {**REPLAY, "name": "sequence", "stride": 2},
+    ),
+    "td3": (BATCH, CONTINUOUS, REPLAY),
+}
+
+
+def config_of(name, **workflow):
+    agent, env, replay = SETTINGS[name]
+    data = {"agent": {"name": name, **agent}, "env": env, "run": RUN}
+    data["workflow"] = {"name": "sharded", "num_envs": 24, "unroll_length": 4, "shards": 6, **workflow}
+    if replay:
+        data["replay"] = replay
+    return small.configs.from_dict(data)
+
+
+def started(config):
+    fleet = make_fleet(config, build(config), lanes_of(config))
+    fleet.initialise()
+    return fleet
+
+
+def test_there_is_a_setting_for_every_agent():
+    assert set(SETTINGS) == set(AGENTS)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_agent_learns_in_shards(name):
+    config = config_of(name, updates_per_iteration=2 if SETTINGS[name][2] else 1)
+    fleet = started(config)
+    before = jax.device_get(fleet.parts.workflow.learner(fleet.states[0]).params)
+    (metrics,) = fleet.per_lane(fleet.step(3))
+    after = jax.device_get(fleet.parts.workflow.learner(fleet.states[0]).params)
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, after)
+    assert any(jax.tree.leaves(moved))
+    assert np.isfinite(metrics["loss"])
+    counters = fleet.counters()
+    assert counters["env_steps"] == fleet.parts.workflow.warmup_steps + 3 * 24 * 4
+    per_update = {"ppo": 4, "dyna_q": 3}.get(name, 1) * (2 if SETTINGS[name][2] else 1)
+    assert counters["updates"] == metrics["updates"] == 3 * per_update
+
+
+@pytest.mark.parametrize("shards", [1, 6])
+def test_equals_the_fused_run(shards):
+    """A2C has no randomness of its own: the mean over shards is the gradient of the whole unroll."""
+    sharded = started(config_of("a2c", shards=shards))
+    fused_config = config_of("a2c")
+    data = fused_config.to_dict()
+    data["workflow"] = {"name": "fused", "num_envs": 24, "unroll_length": 4}
+    fused_config = small.configs.from_dict(data)
+    fused = make_fleet(fused_config, build(fused_config), lanes_of(fused_config))
+    fused.compile()
+    fused.initialise()
+    (ours,), (theirs,) = (fleet.per_lane(fleet.step(30)) for fleet in (sharded, fused))
+    assert ours["episodes"] == theirs["episodes"] > 0
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("replay", ["global", "local"])
+def test_no_copy_as_large_as_the_replay(replay):
+    """A shard's memory is 2^16 bytes or more; the tree 2^14."""
+    capacity = 12 * 2**14
+    settings = {"name": "prioritised", "capacity": capacity, "min_size": 96}
+    config = small.config(
+        agent={"batch_size": 24},
+        replay=settings,
+        workflow={"name": "sharded", "num_envs": 24, "replay": replay},
+    )
+    parts = build(config)
+    programs = parts.workflow.programs
+    hypers = jax.tree.map(jnp.float32, hypers_of(config))
+    state = jax.eval_shape(parts.workflow.init, jax.random.key(0), hypers)
+    names, messages = programs.dry_run(state)
+    sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
+    compiled = programs._step.lower(state, sums, jax.ShapeDtypeStruct((), jnp.int32)).compile()
+    assert not hlo.copies_of_at_least(compiled.as_text(), capacity)
+    kinds = [message.kind for message in messages]
+    assert kinds == (["gather", "total", "add"] if replay == "global" else ["add"])
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"workflow": {"num_envs": 25}}, "workflow.num_envs is 25: it must be a multiple of workflow.shards"),
+        ({"agent": {"batch_size": 25}}, "agent.batch_size is 25: it must be a multiple of workflow.shards"),
+        ({"replay": {"capacity": 2401}}, "replay.capacity is 2401: it must be a multiple of workflow.shards"),
+        ({"workflow": {"devices": 4096}}, "workflow.devices is 4096, but this process has"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(changes, message):
+    sections = {
+        "agent": {"batch_size": 24},
+        "replay": {"capacity": 2400},
+        "workflow": {"name": "sharded", "num_envs": 24},
+    }
+    sections = {name: values | changes.get(name, {}) for name, values in sections.items()}
+    with pytest.raises(UserError, match=message):
+        build(small.config(**sections))
