@@ -106,7 +106,10 @@ def _submit(plan: Any, directory: Any, dry_run: bool) -> int:
     if not jobs:
         print("nothing left to do: every trial has a result")
         return 0
-    print(f"submitted as job {', '.join(jobs)}; follow it with: jaxrl-hpc sweep status {directory.path}")
+    print(
+        f"submitted as job {', '.join(jobs)}; follow it with: jaxrl-hpc sweep status {directory.path}\n"
+        f"logs are in {directory.slurm}; end it with: scancel {' '.join(jobs)}"
+    )
     return 0
 
 

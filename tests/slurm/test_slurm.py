@@ -51,6 +51,7 @@ def unbroken(cluster, config, tmp_path_factory):
 
 def template(cluster, folder, name, *arguments, options=(), **environment):
     """Submit one of scripts/slurm/ with its log in `folder`."""
+    folder.mkdir(exist_ok=True)
     fixed = [f"--chdir={ROOT}", f"--output={folder}/%A_%a.log", "--cpus-per-task=1"]
     return cluster.submit(*fixed, *options, str(TEMPLATES / f"{name}.sbatch"), *arguments, **environment)
 
@@ -198,3 +199,25 @@ def test_mpi_template_without_a_config_tests_two_ranks(cluster, tmp_path):
     steps = [json.loads(line) for line in cluster.logs(job).splitlines() if line.startswith('{"step"')]
     assert [step["step"] for step in steps] == ["ranks", "allreduce", "window"]
     assert all(step["ok"] for step in steps) and steps[0]["text"].startswith("2 ranks")
+
+
+@pytest.mark.mpi
+def test_ranks_save_come_back_and_end_with_the_same_bits(cluster, tmp_path):
+    """Two ranks of one run under srun: the signal reaches all of them, and all of them continue."""
+    pytest.importorskip("mpi4jax")
+    settings = ["workflow.shards=2", "workflow.num_envs=8", "workflow.unroll_length=32", "run.eval_every=0"]
+    settings += ["run.total_env_steps=60_000", "run.log_every=512", "run.checkpoint_seconds=0.1"]
+    settings += ["run.final_eval_episodes=4", "run.tensorboard=false"]
+    summaries = []
+    for name in ("whole", "broken"):
+        folder = tmp_path / name
+        arguments = ["workflows/cartpole_ppo_sharded", *settings, "--run-dir", str(folder / "run")]
+        job = template(cluster, folder, "mpi", *arguments, options=["--ntasks-per-node=2"])
+        if name == "broken":
+            until_saved(cluster, job, folder / "run")
+            cluster.ask("scancel", "--batch", "--signal=USR1", job)
+        assert cluster.wait_for(job, 240) == ["COMPLETED"], cluster.logs(job)
+        assert cluster.show(job)["Restarts"] == ("1" if name == "broken" else "0"), cluster.logs(job)
+        summaries.append(json.loads((folder / "run" / "summary.json").read_text()))
+    assert "SIGUSR1 on rank" in cluster.logs(job) and "resumed at" in cluster.logs(job)
+    assert summaries[0]["params_sha256"] == summaries[1]["params_sha256"]
