@@ -28,12 +28,16 @@ import psutil
 import yaml
 from matplotlib.figure import Figure
 
+from jaxrl_hpc import machine
+from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.fleet import Lane
 from jaxrl_hpc.io.run import code_version
 from jaxrl_hpc.io.style import MATPLOTLIB, color
 from jaxrl_hpc.io.units import count, duration
 from jaxrl_hpc.machine import available_cores
 from jaxrl_hpc.sweeps.plan import Plan, make_plan
 from jaxrl_hpc.sweeps.spec import load_spec
+from jaxrl_hpc.train import make_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -50,7 +54,7 @@ class Length(NamedTuple):
     alone: int
 
 
-LENGTHS = (Length(0.1, 64, 8, 2), Length(1, 64, 12, 2), Length(10, 16, 6, 1), Length(60, 4, 4, 1))
+LENGTHS = (Length(0.1, 64, 8, 2), Length(1, 64, 8, 2), Length(10, 16, 4, 1), Length(60, 2, 2, 1))
 QUICK = (Length(0.1, 4, 2, 1),)
 
 
@@ -146,13 +150,25 @@ def separate(folder: Path, steps: int, trials: int, at_once: int) -> dict[str, A
     return watch.finish() | {"trials": trials, "training_seconds": sum(training) / len(training)}
 
 
+def compile_only(sweep_file: str) -> None:
+    """Put the programs of a packed task into the compilation cache, on every core, and train nothing."""
+    trials = make_plan(load_spec(sweep_file)).trials
+    config = trials[0].config
+    machine.prepare(config, len(trials))
+    make_fleet(config, build(config), [Lane(t.seed, hypers_of(t.config), t.id) for t in trials]).compile()
+
+
+def warm_up(folder: Path, steps: int, trials: int, mode: str = "solo") -> None:
+    path, _ = plan_of(folder, steps, trials, mode)
+    command = [sys.executable, __file__, "--compile", str(path)]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
 def calibrate(folder: Path) -> float:
-    """Steps per second of one trial on one core; also fills the compilation cache for all that follows."""
-    steps = 20_000
-    separate(folder, steps, 1, 1)
-    result = separate(folder, 2 * steps, 2, available_cores())
-    packed(folder, 2_000, 4)
-    return 2 * steps / result["training_seconds"]
+    """Steps per second of one trial on one core while the others work too."""
+    steps = 40_000
+    warm_up(folder, steps, 2)
+    return steps / separate(folder, steps, 2, available_cores())["training_seconds"]
 
 
 def measure(lengths: tuple[Length, ...], folder: Path) -> dict[str, Any]:
@@ -162,8 +178,10 @@ def measure(lengths: tuple[Length, ...], folder: Path) -> dict[str, Any]:
     for length in lengths:
         steps = max(1400, round(length.seconds * rate))  # the replay fills for 1000 steps first
         row: dict[str, Any] = {"seconds": length.seconds, "steps": steps}
+        warm_up(folder, steps, 2)
         row["packed"] = packed(folder, steps, length.packed)
         if length.seconds <= 1:
+            warm_up(folder, steps, length.packed, "vmap")
             row["vmap"] = packed(folder, steps, length.packed, "vmap")
         row["separate"] = separate(folder, steps, length.separate, available_cores())
         row["alone"] = separate(folder, steps, length.alone, 1)
@@ -282,7 +300,10 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes; the page is printed, not written")
     parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--compile", metavar="SWEEP", help="only compile the programs of a sweep file")
     args = parser.parse_args()
+    if args.compile:
+        return compile_only(args.compile)
     data = RESULTS / "packing.json"
     if args.page:
         report = json.loads(data.read_text())
