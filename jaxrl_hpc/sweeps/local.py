@@ -58,7 +58,7 @@ def run_all(
             before = _progress(plan, directory)
             codes = _round(todo, plan_file, directory, say, stop, jobs)
             if stop.received:
-                say(f"{stop.received}: every task has saved; the same command continues")
+                say(f"{stop.received}: all tasks have stopped; the same command continues")
                 return EXIT_SAVED
             failed |= {i: code for i, code in codes.items() if code}
             if not any(codes.values()) and _progress(plan, directory) == before:

@@ -147,20 +147,21 @@ def test_cores_are_shared_out(tmp_path, monkeypatch):
 
 
 def test_run_all_here_stopped_and_started_again(tmp_path):
-    """Every core, a task each; one signal to the parent and all have saved."""
-    run = {"total_env_steps": 60_000, "log_every": 800, "eval_every": 0, "checkpoint_seconds": 0.1}
+    """A task on each core; one signal to the parent stops all of them, and nothing is lost."""
+    run = {"total_env_steps": 80_000, "log_every": 800, "eval_every": 0, "checkpoint_seconds": 0.1}
     file = write(tmp_path, axes={"agent.n_step": [1, 2]}, run=run)
     plan, directory = plan_of(file), SweepDirectory(tmp_path / "sweep")
     command = [*COMMAND, "run", str(file), "--dir", str(directory.path), "--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 300
-    while not all(any(directory.task(task).rglob("*.manifest")) for task in plan.tasks):
-        assert time.monotonic() < deadline and process.poll() is None, "both tasks have saved once"
+    while not any(directory.tasks.rglob("*.manifest")):
+        assert time.monotonic() < deadline and process.poll() is None, "a task has saved once"
         time.sleep(0.05)  # between looks
     process.send_signal(signal.SIGTERM)
     text = process.communicate(timeout=120)[0]
     assert process.returncode == 75, text
-    assert "every task has saved" in text and text.count("SIGTERM: saved at") >= 1
+    assert "SIGTERM: saved at" in text and "the same command continues" in text
+    assert any(directory.result(trial.id) is None for trial in plan.trials)
     again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
     assert all(directory.result(trial.id)["status"] == "finished" for trial in plan.trials)

@@ -155,7 +155,7 @@ class Cluster:
             word.partition("=")[2] for line in lines for word in line.split() if word.startswith("JobState=")
         ]
 
-    def wait_for(self, job: str, seconds: float = 120) -> list[str]:
+    def wait_for(self, job: str, seconds: float = 300) -> list[str]:
         """Until a job, or every element of an array, is over; the final states."""
         self.until(
             f"job {job} is over", lambda: set(self.states(job)) <= set(OVER), seconds, lambda: self.logs(job)

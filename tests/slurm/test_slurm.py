@@ -21,7 +21,7 @@ from tests.sweeps import made_sweeps
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = ROOT / "scripts" / "slurm"
 # several seconds long and saved often: time to strike in the middle of it
-LONG = {"total_env_steps": 100_000, "log_every": 800, "eval_every": 20_000, "checkpoint_seconds": 0.1}
+LONG = {"total_env_steps": 140_000, "log_every": 800, "eval_every": 20_000, "checkpoint_seconds": 0.1}
 LONG |= {"tensorboard": False, "eval_episodes": 2, "final_eval_episodes": 4}
 
 pytestmark = pytest.mark.timeout(900)
@@ -62,7 +62,7 @@ def saved(folder):
 
 def until_saved(cluster, job, folder):
     """The job is in the middle of training: a checkpoint is there, and no result."""
-    cluster.until(f"job {job} has saved once", lambda: saved(folder), 120, lambda: cluster.logs(job))
+    cluster.until(f"job {job} has saved once", lambda: saved(folder), 300, lambda: cluster.logs(job))
     assert cluster.states(job) == ["RUNNING"]
 
 
@@ -79,7 +79,7 @@ def test_time_is_nearly_up_the_run_saves_and_comes_back(cluster, config, unbroke
     job = template(cluster, tmp_path, "requeue", str(config), "--run-dir", str(tmp_path / "run"))
     until_saved(cluster, job, tmp_path / "run")
     cluster.ask("scancel", "--batch", "--signal=USR1", job)
-    assert cluster.wait_for(job, 180) == ["COMPLETED"], cluster.logs(job)
+    assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
     assert cluster.show(job)["Restarts"] == "1"
     log = cluster.logs(job)
     assert "SIGUSR1: saved at" in log and "resumed at" in log
@@ -98,7 +98,7 @@ def test_preempted_by_a_job_of_higher_priority(cluster, config, unbroken, tmp_pa
     )
     assert cluster.wait_for(urgent) == ["COMPLETED"]
     assert not (tmp_path / "run" / "summary.json").exists()
-    assert cluster.wait_for(job, 180) == ["COMPLETED"], cluster.logs(job)
+    assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
     assert cluster.show(job)["Restarts"] == "1"
     assert "DUE TO PREEMPTION" in cluster.logs(job) and "resumed at" in cluster.logs(job)
     assert_same_run(tmp_path / "run", unbroken)
@@ -146,7 +146,7 @@ def test_submit_end_to_end(cluster, tmp_path):
 
     plan = make_plan(load_spec(file))
     task = broken.task(plan.tasks[1])
-    cluster.until("the second task has saved", lambda: saved(task), 180, lambda: cluster.logs(jobs[broken]))
+    cluster.until("the second task has saved", lambda: saved(task), 300, lambda: cluster.logs(jobs[broken]))
     (pid,) = set(holder(task))  # of the task and of the run in it
     os.kill(pid, signal.SIGKILL)
     element = f"{jobs[broken]}_1"
@@ -154,7 +154,7 @@ def test_submit_end_to_end(cluster, tmp_path):
     assert all(broken.result(trial.id) is None for trial in plan.tasks[1].trials)
     cluster.ask("scontrol", "requeue", element)
     for directory in (whole, broken):
-        assert cluster.wait_for(jobs[directory], 240) == ["COMPLETED"] * 2, cluster.logs(jobs[directory])
+        assert cluster.wait_for(jobs[directory]) == ["COMPLETED"] * 2, cluster.logs(jobs[directory])
     logs = [path.read_text() for path in broken.slurm.glob("*_1.log")]
     assert "resumed at" in "".join(logs)
     for trial in plan.trials:
@@ -173,7 +173,7 @@ def test_halving_is_one_array_per_rung(cluster, tmp_path):
     code, text = sweep(cluster, "submit", file, "--dir", directory.path)
     assert code == 0, text
     first, second = text.partition("job ")[2].partition(";")[0].split(", ")
-    assert cluster.wait_for(second, 180) == ["COMPLETED"] * 2, cluster.logs(second)
+    assert cluster.wait_for(second) == ["COMPLETED"] * 2, cluster.logs(second)
     assert cluster.states(first) == ["COMPLETED"] * 2
     plan = make_plan(load_spec(file))
     states = [directory.result(trial.id)["status"] for trial in plan.trials]
@@ -195,7 +195,7 @@ def test_array_template(cluster, tmp_path):
 def test_mpi_template_without_a_config_tests_two_ranks(cluster, tmp_path):
     pytest.importorskip("mpi4jax")
     job = template(cluster, tmp_path, "mpi", options=["--ntasks-per-node=2"])
-    assert cluster.wait_for(job, 180) == ["COMPLETED"], cluster.logs(job)
+    assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
     steps = [json.loads(line) for line in cluster.logs(job).splitlines() if line.startswith('{"step"')]
     assert [step["step"] for step in steps] == ["ranks", "allreduce", "window"]
     assert all(step["ok"] for step in steps) and steps[0]["text"].startswith("2 ranks")
@@ -216,7 +216,7 @@ def test_ranks_save_come_back_and_end_with_the_same_bits(cluster, tmp_path):
         if name == "broken":
             until_saved(cluster, job, folder / "run")
             cluster.ask("scancel", "--batch", "--signal=USR1", job)
-        assert cluster.wait_for(job, 240) == ["COMPLETED"], cluster.logs(job)
+        assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
         assert cluster.show(job)["Restarts"] == ("1" if name == "broken" else "0"), cluster.logs(job)
         summaries.append(json.loads((folder / "run" / "summary.json").read_text()))
     assert "SIGUSR1 on rank" in cluster.logs(job) and "resumed at" in cluster.logs(job)
