@@ -33,6 +33,10 @@ from jaxrl_hpc.trainer import Stretch, Trainer
 
 Say = Callable[[str], None]
 DONE, SAVED, WAITING = "done", "saved", "waiting"
+PAUSED = {
+    SAVED: "saved and stopped, as it was asked to; the same command continues",
+    WAITING: "waits for other tasks at a rung; the same command continues after those",
+}
 
 
 class TaskOutcome(NamedTuple):
@@ -54,11 +58,7 @@ def run_task(plan: Plan, directory: SweepDirectory, index: int, say: Say = print
             trials = _lanes_of_work(work, task, pending)
             state = _run_rungs(plan, directory, task, trials, work, say)
             if state != DONE:
-                waits = "save and stop was asked for; the same command continues"
-                text = (
-                    waits if state == SAVED else "waits for other tasks at a rung; run it again after those"
-                )
-                return TaskOutcome(state, f"task {index} ({folder}): {text}")
+                return TaskOutcome(state, f"task {index}: {PAUSED[state]}")
             shutil.rmtree(work)
     return TaskOutcome(DONE, f"task {index}: all {len(task.trials)} trials have a result")
 
@@ -101,9 +101,8 @@ def _run_rungs(
         results = {entry["trial"]: entry for entry in summary["trials"]}
         stays = [t for t in trials if t.id in going_on]
         ends = [t for t in trials if t.id not in going_on]
-        _write_results(
-            directory, task, ends, results, folders, work / "results", STOPPED if not last else FINISHED
-        )
+        status = FINISHED if last else STOPPED
+        _write_results(directory, task, ends, results, folders, work / "results", status)
         trials = stays
         if not trials:
             break
