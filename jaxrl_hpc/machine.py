@@ -8,6 +8,7 @@ process: programs on different devices run at the same time and do not share wor
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import psutil
 from jaxrl_hpc.comm.ranks import Ranks, world
 from jaxrl_hpc.config import Config
 
+# Without fused multiply-add a product and a sum are rounded one by one, whichever way XLA fuses them; with it
+# programs for one and for several devices, which it fuses differently, would differ in last bits.
+ROUND_TWICE = "--xla_cpu_max_isa=AVX"
 # from about this width on a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
 WIDE_LAYER = 256
 
@@ -57,12 +61,16 @@ def prepare(config: Config, lanes: int) -> None:
     if uses_ranks(config):
         executors = max(1, getattr(config.workflow, "devices", 0))
     threads = config.run.threads
+    exact = getattr(config.workflow, "deterministic", False)
     if not threads:
-        threads = available_cores() if executors == 1 and _widest_layer(config) >= WIDE_LAYER else 1
+        wide = executors == 1 and not exact and _widest_layer(config) >= WIDE_LAYER
+        threads = available_cores() if wide else 1
     if not backend_is_up():
         os.environ["NPROC"] = str(max(threads, 1))  # XLA's own name for the size of its pool
         if executors > 1:
             jax.config.update("jax_num_cpu_devices", executors)
+        if exact and platform.machine() in ("x86_64", "AMD64"):
+            os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), ROUND_TWICE]).strip()
     enable_compilation_cache()
 
 

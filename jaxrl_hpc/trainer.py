@@ -21,7 +21,6 @@ from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.fleet import Fleet
 from jaxrl_hpc.io.metrics import MetricsWriter, NoMetrics, Writer
-from jaxrl_hpc.io.plots import write_plots
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory, code_version
 from jaxrl_hpc.io.tensorboard import TensorBoardWriter
@@ -243,6 +242,8 @@ class Trainer:
 
     def draw(self) -> None:
         """Learning curve and, where the environment can, an episode of the first lane."""
+        from jaxrl_hpc.io.plots import write_plots  # matplotlib takes a second, and only one rank needs it
+
         self.run.plots.mkdir(exist_ok=True)
         write_plots(self.run.path)
         env, agent = self.parts.env, self.parts.agent

@@ -28,7 +28,6 @@ from jaxrl_hpc.comm.layout import DEVICE, Layout
 from jaxrl_hpc.types import Array, PyTree
 
 Kind = Literal["add", "gather", "total"]
-UNROLLED = 16  # terms of an ordered sum that are written out
 
 
 class Collectives(NamedTuple):
@@ -86,10 +85,16 @@ def shape_of_one(tree: PyTree) -> PyTree:
 
 
 def ordered_sum(terms: Array) -> Array:
-    """terms[0] + terms[1] + …, in this order and no other."""
-    first, rest = terms[0], terms[1:]
-    total, _ = lax.scan(lambda so_far, x: (so_far + x, None), first, rest, unroll=min(UNROLLED, len(terms)))
-    return total
+    """terms[0] + terms[1] + …, in this order and no other.
+
+    In a loop whose length the compiler does not know, so that what comes before and after is compiled apart,
+    as it is where a message over devices or ranks stands there: otherwise it would be fused, and a product
+    and a sum in one fusion are rounded once instead of twice.
+    """
+    sign = lax.bitcast_convert_type(terms.reshape(-1)[0], jnp.int32) < 0
+    bit = sign.astype(jnp.int32)
+    count = terms.shape[0] + bit * (bit - 1)  # + 0
+    return lax.fori_loop(jnp.int32(1), count, lambda i, total: total + terms[i], terms[0])
 
 
 def _flat(kind: Kind, tree: PyTree) -> Array:

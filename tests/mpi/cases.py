@@ -72,11 +72,10 @@ def train(case: str, devices: int) -> dict[str, Any]:
     (metrics,) = fleet.per_lane(fleet.step(15))
     params = [parts.workflow.learner(state).params for state in fleet.states]
     return {
-        "case": case,
+        "rank": fleet.ranks.rank,
         "place": fleet.place(),
         "params": params_hash(params),
         "metrics": {name: float(value) for name, value in metrics.items()},
-        "first": fleet.ranks.first,
     }
 
 
@@ -183,16 +182,16 @@ def priorities() -> np.ndarray:
 
 
 def main() -> None:
-    what, devices, rest = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    if what == "train":
-        for case in rest:
-            result = train(case, devices)
-            if result.pop("first"):
-                print(json.dumps(result), flush=True)
-        return
-    functions = {"stretch": lambda: stretch(rest[0], devices, rest[1])}
-    functions |= {"drift": lambda: drift(devices), "sampling": lambda: sampling(devices)}
-    print("\n" + json.dumps(functions[what]()), flush=True)
+    """Arguments: devices, then what to do: `drift`, `sampling`, FOLDER/ to stretch a run there, or cases."""
+    devices = int(sys.argv[1])
+    for what in sys.argv[2:]:
+        if what.endswith("/"):
+            result = stretch("dqn", devices, what)
+        elif what in ("drift", "sampling"):
+            result = {"drift": drift, "sampling": sampling}[what](devices)
+        else:
+            result = train(what, devices)
+        print("\n" + json.dumps(result | {"what": what}), flush=True)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def finish(process: subprocess.Popen, seconds: float) -> tuple[int, str]:
     return process.returncode, output
 
 
-def run(ranks: int, *arguments: str, seconds: float = 240.0, **settings: str) -> tuple[int, str]:
+def run(ranks: int, *arguments: str, seconds: float = 500.0, **settings: str) -> tuple[int, str]:
     return finish(start(ranks, *arguments, **settings), seconds)
 
 

@@ -1,0 +1,139 @@
+"""How synchronous training scales: measured on this machine, modelled beyond it.
+
+    python scripts/studies/scaling.py [--measure] [--only ppo_weak]
+
+--measure runs `jaxrl-hpc scaling` for each case and keeps its report as docs/data/scaling_<case>.json;
+without it the page docs/results/scaling.md and its pictures are made anew from these files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from jaxrl_hpc.scaling import figure
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA, RESULTS = ROOT / "docs" / "data", ROOT / "docs" / "results"
+PPO, DQN = "workflows/cartpole_ppo_sharded", "workflows/cartpole_dqn_sharded"
+CASES = {
+    "ppo_weak": ("PPO, weak", [PPO, "--ranks", "1,2", "--rounds", "4"]),
+    "dqn_weak": ("DQN with one prioritised replay, weak", [DQN, "--ranks", "1,2", "--rounds", "3"]),
+    "ppo_strong": (
+        "PPO, strong, all layouts",
+        [PPO, "--ranks", "1,2,4", "--devices", "1,2", "--mode", "strong", "--rounds", "1", "--seconds", "2"],
+    ),
+}
+SMALL = 100_000  # bytes up to which the goal for collectives holds
+
+
+def data_file(case: str) -> Path:
+    return DATA / f"scaling_{case}.json"
+
+
+def measure(case: str) -> None:
+    folder = ROOT / "runs" / "studies" / "scaling" / case
+    command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "scaling", *CASES[case][1], "--out", str(folder)]
+    subprocess.run(command, check=True)
+    data_file(case).write_text((folder / "scaling.json").read_text())
+
+
+def goals(reports: dict[str, dict[str, Any]]) -> list[str]:
+    """The goals of the project beside what was found."""
+    lines = ["| goal | found | |", "|---|---|---|"]
+    if "ppo_weak" in reports:
+        two = next(row for row in reports["ppo_weak"]["rows"] if row["ranks"] == 2)
+        verdict = "met" if two["efficiency"] >= 0.95 else "**missed**"
+        lines.append(
+            f"| weak scaling 1 → 2 pinned ranks ≥ 95 % | {100 * two['efficiency']:.1f} % | {verdict} |"
+        )
+        both = reports["ppo_weak"]["collectives"]["2"]
+        ratios = {int(s): both["inside"][s] / both["raw"][s] for s in both["inside"]}
+        worst = max(ratio for size, ratio in ratios.items() if size <= SMALL)
+        verdict = "met" if worst <= 2 else "**missed**"
+        lines.append(
+            f"| a collective in the loop ≤ 2 × mpi4py up to 100 KB | at most {worst:.2f} × | {verdict} |"
+        )
+        lines.append(f"| 10 MB: reported | {ratios[10_000_000]:.2f} × | |")
+    return lines
+
+
+def describe(name: str, report: dict[str, Any]) -> list[str]:
+    flow, network = report["config"]["workflow"], report["network"]
+    per_iteration = report["rows"][0]["env_steps_per_second"] * report["rows"][0]["milliseconds"] / 1e3
+    sent = ", ".join(
+        f"{m['times']} × {m['kind']} of {4 * m['length']:,} bytes a shard" for m in report["messages"]
+    )
+    facts = report["machine"]
+    lines = [
+        f"One worker alone: {report['compute_milliseconds']:.3f} ms for an iteration of "
+        f"{per_iteration:,.0f} steps; standard deviation of one iteration "
+        f"{report['jitter_milliseconds']:.3f} ms. It sends {sent}.",
+        "",
+        figure.table(report),
+        "",
+        f"The second table is the model's: nodes with one such worker each and {flow['shards']} more shards "
+        f"per node, a network with {1e6 * network['latency']:.1f} µs and "
+        f"{network['bandwidth'] / 1e9:.1f} GB/s. Nothing of it was measured.",
+        "",
+        f"Machine: {json.dumps(facts, ensure_ascii=False)}",
+    ]
+    return [f"## {name}", "", *lines, ""]
+
+
+def page(reports: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        "# Scaling of synchronous training",
+        "",
+        "Made by `python scripts/studies/scaling.py --measure`.",
+        "",
+        "The workflow `sharded` on one and more ranks and devices of one machine, in turns, medians over "
+        "chunks; collectives measured alone, inside a compiled loop and by the MPI library itself; and what "
+        "a model fitted to that expects of more nodes.",
+        "",
+        *goals(reports),
+        "",
+        "![PPO, weak scaling](scaling_ppo_weak.png)",
+        "",
+    ]
+    for case, report in reports.items():
+        lines += describe(CASES[case][0], report)
+    if "ppo_weak" in reports:
+        lines += ["## Collectives", "", figure.collectives_table(reports["ppo_weak"]), ""]
+        lines += [
+            "In the loop means an allreduce by mpi4jax and a scaling of the result, inside `fori_loop`; "
+            "mpi4py does the same to a NumPy array in place. Large messages pay for a copy: the compiled "
+            "program's allreduce is not in place.",
+            "",
+        ]
+    lines += [
+        "Several devices and several ranks at once (2 × 2, 4 × 2) are driven by the host, program by "
+        "program: the price of that is the difference between measured and predicted there. More workers "
+        "than cores take turns; efficiency then counts cores, not workers.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--only", choices=list(CASES), help="measure one case")
+    options = parser.parse_args()
+    for case in CASES if options.measure else []:
+        if options.only in (None, case):
+            measure(case)
+    reports = {c: json.loads(data_file(c).read_text()) for c in CASES if data_file(c).exists()}
+    for case, report in reports.items():
+        figure.draw(report, RESULTS / f"scaling_{case}.png")
+    (RESULTS / "scaling.md").write_text(page(reports))
+    print(f"wrote {RESULTS / 'scaling.md'}")
+
+
+if __name__ == "__main__":
+    main()
