@@ -167,8 +167,3 @@ def placed(
             function, mesh=layout.mesh, in_specs=inputs, out_specs=outputs, check_vma=False
         )
     return jax.jit(function, donate_argnums=donate)
-
-
-def put(layout: Layout, shared: PyTree, own: PyTree) -> tuple[PyTree, PyTree]:
-    """On the devices of this process."""
-    return jax.device_put(shared, layout.replicated), jax.device_put(own, layout.divided)
