@@ -25,6 +25,7 @@ from pathlib import Path
 FINAL = {0: "finished", 2: "wrong input", 75: "stopped by a signal after saving"}
 # how launchers speak of a process that died: MPICH's mpiexec by PID, Open MPI's and srun by rank
 BY_PID = re.compile(r"PID (\d+) RUNNING AT (\S+)")
+BY_ITSELF = re.compile(r"watchdog of rank \d+ [^;\n]*|rank \d+ of \d+ failed|error: rank \d+ of \d+: .*")
 BY_RANK = re.compile(r"process rank (\d+) with PID|task (\d+): (?:Killed|Exited|Aborted)")
 
 
@@ -41,7 +42,10 @@ def ranks_by_pid(run_dir: Path) -> dict[str, dict]:
 
 
 def blame(output: str, run_dir: Path) -> list[str]:
-    """Sentences that name the ranks which broke, as far as the launcher tells."""
+    """Sentences that name the ranks which broke: what a rank said itself, else what the launcher tells."""
+    said = [match[0].strip() for match in BY_ITSELF.finditer(output)]
+    if said:
+        return list(dict.fromkeys(said))
     known = ranks_by_pid(run_dir)
     sentences = []
     for pid, host in dict.fromkeys(BY_PID.findall(output)):
@@ -58,8 +62,8 @@ def run_once(command: list[str], run_dir: Path) -> tuple[int, list[str]]:
     """Start the job and pass its output on; exit code and who is to blame."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def forward(number: int, _: object) -> None:
-        process.send_signal(number)
+    def forward(_: int, __: object) -> None:
+        process.send_signal(signal.SIGUSR1)  # launchers pass it on; others make them kill the ranks
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, forward)
