@@ -63,7 +63,7 @@ def run_once(command: list[str], run_dir: Path) -> tuple[int, list[str]]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def forward(_: int, __: object) -> None:
-        process.send_signal(signal.SIGUSR1)  # launchers pass it on; others make them kill the ranks
+        process.send_signal(signal.SIGUSR1)  # all launchers pass it on; at others some kill the ranks
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, forward)

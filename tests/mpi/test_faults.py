@@ -29,7 +29,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def config_file(tmp_path_factory):
     data = json.loads(json.dumps(cases.DQN))
-    data["workflow"] |= {"deterministic": True, "deadline_seconds": 3.0}
+    data["workflow"] |= {"deterministic": True, "deadline_seconds": 6.0}
     data["run"] |= SETTINGS
     path = tmp_path_factory.mktemp("config") / "small.yaml"
     path.write_text(yaml.safe_dump(data))
