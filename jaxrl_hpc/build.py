@@ -56,6 +56,9 @@ def build(config: Config) -> Parts:
             raise UserError(
                 f"replay: agent {name!r} learns from a replay; add e.g. replay: {{name: uniform}}"
             )
+        capacity = getattr(config.replay, "capacity", 0)
+        if capacity >= 2**31:  # indices of a batch drawn from all shards are int32
+            raise UserError(f"replay.capacity is {capacity}: it must stay below 2^31")
         replay = _make(
             "replay",
             divided("replay", config.replay, shards, ["capacity"], about=["min_size", "final_capacity"]),

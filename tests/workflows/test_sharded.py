@@ -111,6 +111,7 @@ def test_no_copy_as_large_as_the_replay(replay):
         ({"workflow": {"num_envs": 25}}, "workflow.num_envs is 25: it must be a multiple of workflow.shards"),
         ({"agent": {"batch_size": 25}}, "agent.batch_size is 25: it must be a multiple of workflow.shards"),
         ({"replay": {"capacity": 2401}}, "replay.capacity is 2401: it must be a multiple of workflow.shards"),
+        ({"replay": {"capacity": 12 * 2**29}}, r"replay.capacity is \d+: it must stay below 2\^31"),
         ({"workflow": {"devices": 4096}}, "workflow.devices is 4096, but this process has"),
     ],
 )
