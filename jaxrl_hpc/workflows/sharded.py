@@ -204,7 +204,7 @@ class Programs:
         count = jnp.maximum(episodes.number, 1.0)
         learner = work.shared.learner
         metrics = {name: total / jnp.maximum(work.done, 1) for name, total in work.sums.items()} | {
-            "updates": learner.step,
+            "updates": learner.step + 0,  # a buffer of its own: the state's is donated to the next chunk
             "episodes": episodes.number,
             "episode_return": jnp.where(episodes.number > 0, episodes.returns / count, jnp.nan),
             "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
