@@ -20,11 +20,13 @@ def made(packed, separate, trials):
             "trials": trials,
             "peak_bytes": 2**30,
         }
-        row["separate"] = {"seconds": process, "trials": 16, "peak_bytes": 2**30}
-        row["alone"] = {"seconds": 8.0, "trials": 1, "peak_bytes": 2**29}
+        row["packed"] |= {"core_seconds": whole * 1.5, "cores": 2}
+        row["separate"] = {"seconds": process, "core_seconds": 2 * process, "trials": 16, "peak_bytes": 2**30}
+        row["alone"] = {"seconds": 8.0, "core_seconds": 8.0, "trials": 1, "peak_bytes": 2**29}
+        row["load"] = 1.0
         rows.append(row)
     rows[0]["vmap"] = rows[0]["packed"]
-    return {"rows": rows, "cores": 2, "steps_per_second": 4000.0, "load": 1.0, "commit": "ab" * 20}
+    return {"rows": rows, "cores": 2, "steps_per_second": 4000.0, "commit": "ab" * 20}
 
 
 def test_what_was_not_measured_is_multiplied_and_said():
@@ -32,6 +34,7 @@ def test_what_was_not_measured_is_multiplied_and_said():
     report = made(packed=10.0, separate=60.0, trials=32)
     first = report["rows"][0]
     assert packing.for_all(first["packed"], "packed") == pytest.approx(4 + 6 * 2)  # the start only once
+    assert packing.for_all(first["packed"], "packed", "core_seconds") == pytest.approx(15 + 2 * 6)
     assert packing.for_all(first["separate"], "separate") == pytest.approx(240)
     text = packing.page(report)
     assert "(32 measured: 10 s)" in text and "**15.0 ×**" in text
