@@ -14,14 +14,16 @@ from jaxrl_hpc.io.style import MATPLOTLIB, color
 def table(report: dict[str, Any]) -> str:
     """Markdown: what was measured, and what is to be expected on more nodes."""
     lines = [
-        "| ranks × devices | ms per iteration | predicted | of it communication | steps/s | efficiency |",
-        "|---|---|---|---|---|---|",
+        "| ranks × devices | ms per iteration | best chunk | predicted | of it communication | steps/s "
+        "| efficiency |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         note = "" if row["pinned"] else " (more workers than cores)"
         lines.append(
             f"| {row['ranks']} × {row['devices']}{note} | {row['milliseconds']:.3f} "
-            f"| {row['predicted_milliseconds']:.3f} | {row['communication_milliseconds']:.3f} "
+            f"| {row['best_milliseconds']:.3f} | {row['predicted_milliseconds']:.3f} "
+            f"| {row['communication_milliseconds']:.3f} "
             f"| {row['env_steps_per_second']:,.0f} | {100 * row['efficiency']:.0f} % |"
         )
     lines += [

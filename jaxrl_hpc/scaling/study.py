@@ -135,6 +135,7 @@ def analyse(request: Request, results: Sequence[dict[str, Any]]) -> dict[str, An
                 "communication_milliseconds": 1e3 * talk,
                 "env_steps_per_second": rate,
                 "efficiency": rate / speedup / min(workers, available_cores()),
+                "best_milliseconds": 1e3 * min(result["seconds"]),  # the chunk that was disturbed least
             }
         )
     report: dict[str, Any] = {
