@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def table(report: dict[str, Any]) -> str:
         note = "" if row["pinned"] else " (more workers than cores)"
         lines.append(
             f"| {row['ranks']} × {row['devices']}{note} | {row['milliseconds']:.3f} "
-            f"| {row['best_milliseconds']:.3f} | {row['predicted_milliseconds']:.3f} "
+            f"| {row.get('best_milliseconds', math.nan):.3f} | {row['predicted_milliseconds']:.3f} "
             f"| {row['communication_milliseconds']:.3f} "
             f"| {row['env_steps_per_second']:,.0f} | {100 * row['efficiency']:.0f} % |"
         )
