@@ -141,7 +141,7 @@ def sampling(devices: int, rounds: int = 400) -> dict[str, Any]:
     machine.prepare(config, 1)
     ranks = world()
     layout = make_layout(12, devices, ranks)
-    per_shard, batch = 32, 8
+    per_shard, batch = 64, 8  # half of it in use
     settings = prioritised.Config(capacity=per_shard, min_size=1, alpha=1.0, sampling="independent")
     replay = prioritised.make(settings, num_envs=2, unroll_length=16, window=1, batch_size=batch)
     collectives = Collectives(layout, ranks.programs, True)
@@ -168,10 +168,9 @@ def sampling(devices: int, rounds: int = 400) -> dict[str, Any]:
 
     program = placed(layout, draw, (DIVIDED, DIVIDED, SAME), SAME)
     index = program(*jax.device_put((numbers, jnp.asarray(mine)), layout.divided), jnp.arange(rounds))
-    return {
-        "rank": ranks.rank,
-        "counts": np.bincount(np.asarray(index).reshape(-1), minlength=12 * 32).tolist(),
-    }
+    counts = np.bincount(np.asarray(index).reshape(-1), minlength=12 * per_shard).reshape(12, per_shard)
+    assert not counts[:, 32:].any(), "empty slots were drawn"
+    return {"rank": ranks.rank, "counts": counts[:, :32].reshape(-1).tolist()}
 
 
 def priorities() -> np.ndarray:
