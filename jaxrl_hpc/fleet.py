@@ -175,6 +175,14 @@ class Fleet:
         results = [self.per_lane(self.evaluate(iteration, part)) for part in range(parts)]
         return [jax.tree.map(lambda *x: np.concatenate(x), *lane) for lane in zip(*results, strict=True)]
 
+    def actor(self, lane: int) -> PyTree:
+        """What one lane's actor needs, on this process's first device."""
+        number = next(i for i, group in enumerate(self.groups) if lane in group.lanes)
+        learner = self.parts.workflow.learner(self.states[number])
+        if self.stacked:
+            learner = jax.tree.map(lambda x: x[lane], learner)
+        return jax.device_put(self.parts.agent.actor(learner), jax.local_devices()[0])
+
     def per_lane(self, results: Sequence[PyTree]) -> list[PyTree]:
         """Group results as one host pytree per lane."""
         host = jax.device_get(list(results))

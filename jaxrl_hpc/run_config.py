@@ -29,4 +29,8 @@ class RunConfig(Schema):
     )
     keep_checkpoints: int = static(2, "checkpoints kept", ge=1)
     tensorboard: bool = static(True, "also write TensorBoard event files")
+    trackers: tuple[Literal["wandb", "mlflow"], ...] = static(
+        (), "also log to Weights & Biases or MLflow (pip install 'jaxrl-hpc[tracking]'), offline by default"
+    )
+    profile: bool = static(False, "time the phases of the run: columns time/… of the metrics, trace.json")
     progress_seconds: float = static(10.0, "seconds between progress lines in a batch log", gt=0)

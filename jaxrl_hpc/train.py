@@ -20,6 +20,8 @@ from jaxrl_hpc.hosted import HostedFleet
 from jaxrl_hpc.io.checkpoint import state_bytes
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.io.trace import merge
+from jaxrl_hpc.io.tracking import check_installed
 from jaxrl_hpc.signals import StopSignals
 from jaxrl_hpc.trainer import Stretch, Trainer
 
@@ -27,7 +29,8 @@ EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
 # what may differ between a run and its continuation
 HARMLESS = (
     "run.checkpoint_seconds", "run.keep_checkpoints", "run.progress_seconds", "run.tensorboard",
-    "run.executors", "run.threads", "workflow.devices", "workflow.deadline_seconds",
+    "run.trackers", "run.profile", "run.executors", "run.threads", "workflow.devices",
+    "workflow.deadline_seconds",
 )  # fmt: skip
 
 
@@ -121,6 +124,7 @@ def train(
         if summary is not None:
             say(f"{run.path} is finished already")
             return Outcome(True, summary, ranks.first)
+        ranks.first_does(lambda: check_installed(config.run.trackers))
         stop = stack.enter_context(StopSignals())
         deadline = getattr(config.workflow, "deadline_seconds", 0.0)
         watchdog = stack.enter_context(Watchdog(ranks, run.path / "ranks", deadline))
@@ -149,6 +153,10 @@ def train(
             summary = trainer.finish() if finished else None
         for writer in trainer.writers:
             writer.close()
+        if config.run.profile:
+            trainer.trace.write(run.path)
+            ranks.barrier()
+            ranks.first_does(lambda: merge(run.path))
         if not finished:
             done = f"{trainer.stopped_by}: saved at {trainer.env_steps:,} steps"
             say(f"{done}; continue with the same command and --resume (run directory {run.path})")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.build import Parts
@@ -24,6 +23,10 @@ from jaxrl_hpc.io.metrics import MetricsWriter, NoMetrics, Writer
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory, code_version
 from jaxrl_hpc.io.tensorboard import TensorBoardWriter
+from jaxrl_hpc.io.trace import Trace
+from jaxrl_hpc.io.tracking import make_tracker
+from jaxrl_hpc.pictures import draw_episode
+from jaxrl_hpc.pieces import shares_of
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.signals import StopSignals
 from jaxrl_hpc.summary import describe, params_hash, spread_over_seeds
@@ -86,6 +89,7 @@ class Trainer:
         self.progress: Progress
         self.watchdog = Watchdog(self.ranks, run.path / "ranks", 0.0)  # until the caller sets a real one
         self.stopped_by = ""
+        self.trace = Trace(self.ranks.rank, config.run.profile)
 
     # -- state ---------------------------------------------------------------
 
@@ -111,8 +115,13 @@ class Trainer:
             self.fleet.initialise()
         if self.config.run.tensorboard and self.ranks.first:
             self.writers.append(TensorBoardWriter(self.run.path, steps_done))
-
+        alone = self.ranks.first and not self.stretch  # the mean over a sweep's trials tells nothing
+        for name in self.config.run.trackers if alone else ():
+            self.writers.append(make_tracker(name, self.run.path, self.config.to_dict(), resumed))
+        if self.config.run.profile:
+            self.trace.shares = shares_of(self.fleet, self.config.workflow)
         self.started = time.perf_counter()
+        self.trace.begin(self.seconds_before)
 
     @property
     def total_env_steps(self) -> int:
@@ -132,9 +141,11 @@ class Trainer:
         """Everything up to now, metrics included, as one checkpoint."""
         self.digest()
         self.watchdog.at("saving", self.iterations // self.schedule.chunk)
-        host = {"iterations": self.iterations, "wall_seconds": self.wall_seconds}
-        self.checkpointer.save(self.iterations, self.fleet.states, host | {"metrics": self.metrics.commit()})
-        self.checkpointer.wait()
+        host: dict[str, Any] = {"iterations": self.iterations, "wall_seconds": self.wall_seconds}
+        with self.trace.span("saving", env_steps=self.env_steps):
+            host["metrics"] = self.metrics.commit()
+            self.checkpointer.save(self.iterations, self.fleet.states, host)
+            self.checkpointer.wait()
 
     # -- metrics -------------------------------------------------------------
 
@@ -160,17 +171,23 @@ class Trainer:
             return
         iterations, metrics, evaluation = self.pending
         self.pending = None
-        train = [{k: np.asarray(v).item() for k, v in lane.items()} for lane in self.fleet.per_lane(metrics)]
+        with self.trace.span("computing", iteration=iterations):
+            lanes = self.fleet.per_lane(metrics)
+        train = [{k: np.asarray(v).item() for k, v in lane.items()} for lane in lanes]
         updates = [lane["updates"] for lane in train]
-        rows = self.rows("train", iterations, train)
+        results = []
         if evaluation is not None:
-            results = [describe(self.parts, e) for e in self.fleet.per_lane(evaluation)]
+            with self.trace.span("evaluating", iteration=iterations):
+                results = [describe(self.parts, e) for e in self.fleet.per_lane(evaluation)]
             for result, count in zip(results, updates, strict=True):
                 result["updates"] = count
-            rows += self.rows("eval", iterations, results)
-        for writer in self.writers:
-            writer.append(rows)
-        self.show(rows)
+        times = self.trace.take()
+        rows = self.rows("train", iterations, [lane | times for lane in train])
+        rows += self.rows("eval", iterations, results) if results else []
+        with self.trace.span("logging"):
+            for writer in self.writers:
+                writer.append(rows)
+            self.show(rows)
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
         """The progress line: mean over seeds of what the newest rows say."""
@@ -190,7 +207,8 @@ class Trainer:
         chunks = 0
         while self.iterations < schedule.total:
             due = time.perf_counter() - last_save > run.checkpoint_seconds
-            stopping, saving = self.agree(stop, due)
+            with self.trace.span("agreeing"):
+                stopping, saving = self.agree(stop, due)
             if saving or stopping:
                 self.save()
                 last_save = time.perf_counter()
@@ -199,7 +217,8 @@ class Trainer:
             self.watchdog.at("training", self.iterations // schedule.chunk, armed=chunks > 1)
             chunks += 1
             count = min(schedule.chunk, schedule.total - self.iterations)
-            metrics = self.fleet.step(count)
+            with self.trace.span("dispatching"):
+                metrics = self.fleet.step(count)
             self.iterations += count
             evaluation = None
             evaluating = schedule.evaluate_every and self.iterations % schedule.evaluate_every == 0
@@ -224,7 +243,8 @@ class Trainer:
         self.watchdog.at("finishing", self.iterations // self.schedule.chunk, armed=False)
         final: list[Evaluation] = []
         if self.ranks.first:
-            final = self.fleet.evaluate_many(self.config.run.final_eval_episodes, FINAL_EVALUATION)
+            with self.trace.span("final evaluation"):
+                final = self.fleet.evaluate_many(self.config.run.final_eval_episodes, FINAL_EVALUATION)
         wall = self.wall_seconds
         self.save()
         self.watchdog.at("finishing", self.iterations // self.schedule.chunk, armed=False)
@@ -246,23 +266,9 @@ class Trainer:
 
         self.run.plots.mkdir(exist_ok=True)
         write_plots(self.run.path)
-        env, agent = self.parts.env, self.parts.agent
-        if env.picture is None:
-            return
-        group = self.fleet.groups[0]
-        state = self.fleet.states[0]
-        if len(group.lanes) > 1:
-            state = jax.tree.map(lambda x: x[0], state)
-        actor = jax.device_put(agent.actor(self.parts.workflow.learner(state)), jax.local_devices()[0])
-
-        def act(carry: Any, obs: Any, key: Any) -> tuple[Any, Any]:
-            one = jax.tree.map(lambda x: x[None], (carry, obs, key))
-            action, carry, _ = agent.act(actor, *one, True)
-            return action[0], jax.tree.map(lambda x: x[0], carry)
-
-        carry = jax.tree.map(lambda x: x[0], agent.carry(jnp.zeros(1, jnp.int32)))
-        name = getattr(self.config.agent, "name", "agent").upper().replace("_", " ")
-        env.picture(act, carry, jax.random.key(self.fleet.lanes[0].seed), name, self.run.plots)
+        if self.parts.env.picture is not None:
+            key = jax.random.key(self.fleet.lanes[0].seed)
+            draw_episode(self.fleet, 0, getattr(self.config.agent, "name", "agent"), key, self.run.plots)
 
     def summarise(self, final: Sequence[Evaluation], wall: float) -> dict[str, Any]:
         config: Any = self.config

@@ -62,6 +62,7 @@ class Env(NamedTuple):
     picture: Callable[..., None] | None = None
     # host function: (act, carry, key, label, folder) saves PNGs of an episode into a folder, where
     # act(carry, obs, key) -> (action, carry) plays one copy and label names the agent
+    draw: Callable[..., None] | None = None  # host function: (matplotlib axes, one observation) draws it
 
 
 class Transition(NamedTuple):

@@ -17,6 +17,8 @@ COMMANDS = {
     "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
     "sweep": ("jaxrl_hpc.cli.sweep", "many trials: plan, run, submit as a job array, collect"),
     "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
+    "export": ("jaxrl_hpc.cli.export", "a run's policy as a folder that acts without this package"),
+    "play": ("jaxrl_hpc.cli.play", "watch a run: episodes as GIF and PNG"),
     "list": ("jaxrl_hpc.cli.listing", "what a config can name: agents, envs, workflows, configs"),
     "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),
     "doctor": ("jaxrl_hpc.cli.doctor", "check this installation: devices, versions, MPI"),

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
 
+from jaxrl_hpc.envs import drawing
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, PyTree
@@ -122,4 +123,5 @@ def make(config: Config) -> Env:
             )
         if isinstance(known[key], int) and not isinstance(value, int):
             raise UserError(f"env.params.{key}: {value!r} is not a whole number")
-    return from_gymnax(env, params.replace(**config.params), config.name)
+    made = from_gymnax(env, params.replace(**config.params), config.name)
+    return made._replace(draw=drawing.find(config.name))

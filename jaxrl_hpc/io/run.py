@@ -3,6 +3,8 @@
 runs/<name>/  config.yaml     the effective config
               metrics/        Parquet, see metrics.py
               tensorboard/    event files
+              tracking/       how far trackers were told, see tracking.py
+              trace.json      of a run with run.profile, see trace.py
               checkpoints/    see checkpoint.py
               summary.json    the result; keys in SUMMARY_KEYS are stable
               plots/  report.html

@@ -5,14 +5,13 @@ One curve per metric, `train/…` and `eval/…`; the single seeds are in the Pa
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
-from jaxrl_hpc.io.metrics import CORE_SCHEMA, Row
+from jaxrl_hpc.io.metrics import Row
+from jaxrl_hpc.io.tracking import means
 
 
 class TensorBoardWriter:
@@ -23,15 +22,9 @@ class TensorBoardWriter:
         self._writer = SummaryWriter(str(Path(run_dir) / "tensorboard"), purge_step=purge_step)
 
     def append(self, rows: Sequence[Row]) -> None:
-        values: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for row in rows:
-            shown = {name: value for name, value in row.items() if name not in CORE_SCHEMA.names}
-            for name, value in {**shown, "updates": row["updates"]}.items():
-                if value is not None and not isinstance(value, str) and math.isfinite(value):
-                    tag = f"{row['kind']}/{name.removeprefix('eval_')}"
-                    values[tag, int(row["env_steps"])].append(float(value))
-        for (tag, step), samples in values.items():
-            self._writer.add_scalar(tag, sum(samples) / len(samples), step)
+        for step, values in means(rows).items():
+            for tag, value in values.items():
+                self._writer.add_scalar(tag, value, step)
 
     def flush(self) -> None:
         self._writer.flush()

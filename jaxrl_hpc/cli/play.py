@@ -1,0 +1,34 @@
+"""Watch a run play: episodes as an animated GIF and a strip of pictures, for environments that can be drawn.
+
+examples:
+  jaxrl-hpc play runs/cartpole_dqn                      into runs/cartpole_dqn/plots
+  jaxrl-hpc play runs/breakout_dqn --episodes 3 --out pictures
+  jaxrl-hpc play runs/exabooster_ppo                    the episode beside the regulator's
+
+The strip shows up in the run's report.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", help="folder of a run")
+    parser.add_argument("--out", metavar="DIR", help="where to put them (default: plots/ of the run)")
+    parser.add_argument("--episodes", type=int, default=1, help="episodes in the GIF (default 1)")
+    parser.add_argument("--frames", type=int, default=240, help="most pictures in the GIF (default 240)")
+    parser.add_argument("--seed", type=int, default=0, help="which start states (default 0)")
+    parser.add_argument("--run-seed", type=int, help="which of the run's seeds plays (default: the first)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from jaxrl_hpc.errors import UserError
+    from jaxrl_hpc.play import play_run
+
+    for name in ("episodes", "frames"):
+        if getattr(args, name) < 1:
+            raise UserError(f"--{name}: should be at least 1 (it is {getattr(args, name)})")
+    for path in play_run(args.run_dir, args.out, args.episodes, args.seed, args.frames, args.run_seed):
+        print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB)")
+    return 0

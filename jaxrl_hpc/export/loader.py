@@ -1,0 +1,92 @@
+"""Load and use an exported policy. Needs jax, numpy and flatbuffers, and the files beside this one.
+
+    from policy import load
+    policy = load("my_policy")                  # greedy; load("my_policy", sample=True, seed=1) draws actions
+    carry = None                                # at the start of every episode
+    action, carry = policy.act(obs, carry)      # one observation, or a batch of them [B, …]
+
+`policy.metadata` says which environment it was trained on and what its observations and actions are.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+try:
+    import flatbuffers  # noqa: F401  # jax.export reads programs with it
+except ImportError:
+    raise ImportError("an exported policy needs flatbuffers: pip install flatbuffers") from None
+
+FORMAT = "jaxrl_hpc policy"
+VERSION = 1
+
+
+def read_metadata(folder: str | Path) -> dict[str, Any]:
+    """What metadata.json says; ValueError if the folder is not an exported policy."""
+    path = Path(folder) / "metadata.json"
+    try:
+        metadata = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is not an exported policy: it has no metadata.json") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise ValueError(f"{folder} is not an exported policy: its metadata.json is of something else")
+    if metadata["version"] > VERSION:
+        raise ValueError(
+            f"{folder} was exported in format {metadata['version']}, newer than this loader's {VERSION}"
+        )
+    return metadata
+
+
+def load(folder: str | Path, *, sample: bool = False, seed: int = 0) -> Policy:
+    """The policy in a folder. `sample`: draw actions from its distribution, beginning with `seed`."""
+    metadata = read_metadata(folder)
+    name = "sample" if sample else "greedy"
+    if name not in metadata["programs"]:
+        raise ValueError(f"{folder} holds a {metadata['agent']} policy, which has one action per observation")
+    try:
+        return Policy(Path(folder), metadata, metadata["programs"][name], seed)
+    except FileNotFoundError as error:
+        raise ValueError(f"{folder} is incomplete: {Path(error.filename).name} is missing") from None
+
+
+class Policy:
+    """Observations in, actions out. It remembers nothing but how many actions it has drawn."""
+
+    def __init__(self, folder: Path, metadata: dict[str, Any], program: dict[str, Any], seed: int) -> None:
+        self.metadata = metadata
+        self.env: str = metadata["env"]
+        self._shape = tuple(metadata["observation"]["shape"])
+        self._dtype = np.dtype(metadata["observation"]["dtype"])
+        with np.load(folder / "weights.npz") as arrays:
+            weights = {name: arrays[f"weights/{name}"] for name in program["weights"]}
+            self._start = {name: arrays[f"carry/{name}"] for name in program["carry"]}
+        self._weights = jax.device_put(weights)
+        self._program = jax.jit(jax.export.deserialize((folder / program["file"]).read_bytes()).call)
+        self._seed = seed
+
+    def initial_carry(self, batch: int = 1) -> dict[str, np.ndarray]:
+        """Memory at the start of `batch` episodes; empty for policies without memory."""
+        return {name: np.repeat(value, batch, axis=0) for name, value in self._start.items()}
+
+    def act(
+        self, obs: Any, carry: dict[str, np.ndarray] | None = None
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """(action, carry for the next step). Without a carry the episode begins here."""
+        array = np.asarray(obs, self._dtype)
+        single = array.shape == self._shape
+        batch = array[None] if single else array
+        if batch.shape[1:] != self._shape:
+            raise ValueError(f"an observation has shape {self._shape}, but this one has {array.shape}")
+        carry = self.initial_carry(len(batch)) if carry is None else carry
+        action, carry = self._program(self._weights, carry, batch, np.int32(self._seed))
+        self._seed = (self._seed + 1) % 2**31  # other draws in the next step
+        host = jax.device_get((action[0] if single else action, carry))
+        return host
