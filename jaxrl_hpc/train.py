@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.fleet import Fleet, Lane
 from jaxrl_hpc.hosted import HostedFleet
 from jaxrl_hpc.io.checkpoint import state_bytes
+from jaxrl_hpc.io.metrics import warm_up
 from jaxrl_hpc.io.progress import Progress
 from jaxrl_hpc.io.run import RunDirectory
 from jaxrl_hpc.io.trace import merge
@@ -135,7 +137,11 @@ def train(
         ranks.first_does(lambda: run.write_config(config.to_dict()))
         what = "trial" if stretch else "seed"
         say(f"compiling for {len(lanes)} {what}(s) on {fleet.place()} …")
+        # while the compiler works, so that the first checkpoint does not have to wait for it
+        warming = threading.Thread(target=warm_up, daemon=True)
+        warming.start()
         fleet.compile()
+        warming.join()
         trainer = Trainer(config, parts, fleet, run, say, stretch)
         trainer.watchdog = watchdog
         trainer.begin(resume)

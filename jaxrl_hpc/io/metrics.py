@@ -152,6 +152,11 @@ class NoMetrics:
     def close(self) -> None: ...
 
 
+def warm_up() -> None:
+    """Let pyarrow import pandas, which it does with its first array and takes seconds for."""
+    pa.array([0.0])
+
+
 def read_metrics(run_dir: str | Path) -> pa.Table:
     """All rows of a run, in order; also while it is being written."""
     directory = Path(run_dir) / "metrics"
