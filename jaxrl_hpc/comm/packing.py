@@ -1,4 +1,4 @@
-"""A tree of arrays as one flat buffer of bytes, for messages and windows: no pickling, no copy on the way out.
+"""A tree of arrays as one flat buffer of bytes, for messages and windows: no pickling, no copy when unpacked.
 
     packing = Packing.of(jax.eval_shape(function, ...))   # or of a tree of arrays
     buffer = packing.empty()
