@@ -44,14 +44,15 @@ def _window(comm: Any) -> str:
     comm.Barrier()
     window.Lock_all()
     neighbour = (rank + 1) % size
-    window.Put(np.array([rank + 7], np.int64), neighbour)
+    mine = np.array([rank + 7], np.int64)  # over a network it is read only when the window is flushed
+    window.Put(mine, neighbour)
     one, before = np.ones(1, np.int32), np.zeros(1, np.int32)
     window.Fetch_and_op(one, before, 0, RING - 4, MPI.SUM)  # byte offset: displacement unit is 1
     window.Flush_all()
     comm.Barrier()
-    back, count = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    back, count, ignored = np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32)
     window.Get(back, neighbour)
-    window.Fetch_and_op(np.zeros(1, np.int32), count, 0, RING - 4, MPI.NO_OP)
+    window.Fetch_and_op(ignored, count, 0, RING - 4, MPI.NO_OP)
     window.Flush_all()
     window.Unlock_all()
     comm.Barrier()
