@@ -1,6 +1,6 @@
 """Which rank does what in a job of actors and learners.
 
-    ranks 0 … L - 1 learn, ranks L … N - 1 act;   actor a serves learner a mod L (learner 0 if batches are shared)
+    ranks 0 … L - 1 learn, ranks L … N - 1 act;   actor a serves learner a mod L, or 0 if batches are shared
 
 Numbers of actors are logical: environment copies, keys and states belong to an actor's number, so that a run
 can be continued with more or fewer of them. Its learner follows from the number alone.
@@ -51,9 +51,9 @@ def assign(comm: Any, size: int, rank: int, learners: int, actors: int, shared: 
     """Roles of a job of `size` ranks; `actors` as in the config, 0 for all that do not learn."""
     if size < learners + 1:
         raise UserError(
-            f"this is a job of {size} rank{'s' if size > 1 else ''}, but workflow.learners = {learners} and at "
-            f"least one actor need {learners + 1}: start it with mpirun -n {learners + (actors or 2)} "
-            "jaxrl-hpc train …, or use workflow.name=fused"
+            f"this is a job of {size} rank{'s' if size > 1 else ''}, but {learners} learner(s) and at least one "
+            f"actor need {learners + 1}: start it with mpirun -n {learners + (actors or 2)} jaxrl-hpc train …, "
+            "or use workflow.name=fused"
         )
     if actors and learners + actors != size:
         raise UserError(
@@ -63,7 +63,7 @@ def assign(comm: Any, size: int, rank: int, learners: int, actors: int, shared: 
     served = 1 if shared else learners
     if size - learners < served:
         raise UserError(
-            f"workflow.learners is {learners}, but there are only {size - learners} actors: each learner needs "
-            "one of its own; start more ranks, or share batches out (workflow.learner_mode=shared)"
+            f"workflow.learners is {learners}, but there are only {size - learners} actors: each learner needs one "
+            "of its own; start more ranks, or share batches out (workflow.learner_mode=shared)"
         )
     return Roles(comm, rank, learners, size - learners, served)

@@ -1,4 +1,4 @@
-"""Waiting for messages: by looking for them, with a limit, and without taking the core from those who work."""
+"""Waiting for messages: by looking for them, without taking the core from those who have work to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EAGER_LOOKS = 200  # that only let others run in between
 NAP_SECONDS = 2e-4  # between later looks: with more ranks than cores, those who wait must not be in the way
 
 
-class Waiting:
+class Patience:
     """Counts looks in vain. `pause()` after each; `again()` when something was found."""
 
     def __init__(self) -> None:
