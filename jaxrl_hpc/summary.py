@@ -62,7 +62,11 @@ def _resampled_episodes(parts: Parts, evaluation: Evaluation, times: int = 1000)
         return []
     episodes = len(evaluation.returns)
     draws = np.random.default_rng(0).integers(episodes, size=(times, episodes))
-    return [summaries(parts, jax.tree.map(lambda x, i=draw: np.asarray(x)[i], evaluation)) for draw in draws]
+    info = {name: np.asarray(total) for name, total in evaluation.info.items()}
+    return [
+        summaries(parts, evaluation._replace(info={name: total[draw] for name, total in info.items()}))
+        for draw in draws
+    ]
 
 
 def params_hash(params: Sequence[PyTree]) -> str:

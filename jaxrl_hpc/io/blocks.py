@@ -7,6 +7,7 @@ ever changed in place, so whatever an older checkpoint refers to stays as it was
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -114,7 +115,7 @@ def sync_directory(directory: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file as a whole: a reader or a crash sees the old content or the new, never a part."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().int}.tmp")  # process numbers repeat over machines
     with open(temporary, "wb") as file:
         file.write(content)
         file.flush()

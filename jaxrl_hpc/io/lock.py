@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from jaxrl_hpc.errors import UserError
 
 HEARTBEAT_SECONDS = 15.0
@@ -82,6 +84,19 @@ class RunLock:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             assert self._handle is not None
             os.utime(self._handle)
+
+
+def holder_of(path: Path) -> str | None:
+    """Who holds a lock, for people; None if nobody does, or nobody that still lives."""
+    try:
+        holder = _parse(path.read_bytes())
+        age = time.time() - path.stat().st_mtime
+    except OSError:
+        return None
+    host, pid = holder.get("host"), holder.get("pid")
+    alive = psutil.pid_exists(int(pid or 0)) if host == socket.gethostname() else age < STALE_SECONDS
+    job = f", job {holder['job']}" if holder.get("job") else ""
+    return f"process {pid} on {host}{job}" if holder and alive else None
 
 
 def _parse(content: bytes) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import yaml
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.blocks import write_atomically
 from jaxrl_hpc.io.metrics import MetricsWriter
 from jaxrl_hpc.io.run import RunDirectory
 from jaxrl_hpc.sweeps.plan import Plan, Task, Trial, digest
@@ -81,9 +82,7 @@ class SweepDirectory:
         except OSError as error:
             raise UserError(f"cannot make the folder of the sweep {self.path}: {error.strerror}") from error
         # the name stands for the content: whoever writes it at the same time writes the same bytes
-        temporary = self.plans / f".{uuid.uuid4().hex}"
-        temporary.write_text(yaml.safe_dump(data, sort_keys=False))
-        os.replace(temporary, path)
+        write_atomically(path, yaml.safe_dump(data, sort_keys=False).encode())
         return path
 
     def check_unchanged(self, plan: Plan) -> None:

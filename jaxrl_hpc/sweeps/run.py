@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_hpc import machine
 from jaxrl_hpc.build import build, hypers_of
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.errors import UserError
@@ -52,8 +53,12 @@ def run_task(plan: Plan, directory: SweepDirectory, index: int, say: Say = print
     folder = directory.task(task)
     folder.mkdir(parents=True, exist_ok=True)
     with RunLock(folder / "run.lock"):
+        checked = False
         while pending := [t for t in task.trials if directory.result(t.id) is None]:
-            check_metric(plan, pending[0].config)
+            if not checked:
+                machine.prepare(pending[0].config, len(pending))  # building starts JAX
+                check_metric(plan, pending[0].config)
+                checked = True
             work = folder / "work"
             trials = _lanes_of_work(work, task, pending)
             state = _run_rungs(plan, directory, task, trials, work, say)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import psutil
 import pyarrow.compute as pc
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.lock import STALE_SECONDS
+from jaxrl_hpc.io.lock import holder_of
 from jaxrl_hpc.io.metrics import read_metrics
 from jaxrl_hpc.sweeps.directory import SweepDirectory
 from jaxrl_hpc.sweeps.plan import Plan, Task
@@ -77,21 +72,8 @@ def _task_status(task: Task, directory: SweepDirectory) -> TaskStatus:
     folder = directory.task(task)
     rungs = sorted((folder / "work").glob("rung-*")) if counts.get(MISSING) else []
     waiting = bool(rungs) and (rungs[-1] / "summary.json").is_file()
-    holder = _holder(folder / "run.lock")
+    holder = holder_of(folder / "run.lock")
     return TaskStatus(task.index, task.id, counts, holder, _saved_steps(rungs), waiting)
-
-
-def _holder(lock: Path) -> str | None:
-    """Who holds a lock; None if nobody does, or nobody that still lives."""
-    try:
-        holder: dict[str, Any] = json.loads(lock.read_text())
-        age = time.time() - os.stat(lock).st_mtime
-    except (OSError, ValueError):
-        return None
-    host, pid = holder.get("host"), holder.get("pid")
-    alive = psutil.pid_exists(int(pid or 0)) if host == socket.gethostname() else age < STALE_SECONDS
-    job = f", job {holder['job']}" if holder.get("job") else ""
-    return f"process {pid} on {host}{job}" if alive else None
 
 
 def _saved_steps(runs: Sequence[Path]) -> int:
