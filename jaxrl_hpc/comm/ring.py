@@ -1,0 +1,125 @@
+"""A bounded queue of byte strings in a window: one producer, any number of consumers, no locks.
+
+    tail    int32: items put in so far, modulo a multiple of the capacity; the producer's
+    head    int32: items gone so far, taken or dropped; claimed by compare-and-swap
+    slots   capacity × (number int64, length int64, nbytes): item i lies in slot i mod capacity
+
+A consumer reads head = h, copies slot h mod capacity, then claims it by compare-and-swap h → h + 1. The
+producer writes that slot again only when head > h, so a claim that succeeds proves that the copy is whole,
+and that nobody else has this item. A claim that fails is a collision: the copy was for nothing.
+
+When the ring is full the rule decides: `block` waits for space, `reject` refuses the new item, `drop_oldest`
+claims the oldest as a consumer would, and throws it away. Losses are counted exactly, in `counts` at the
+producer and, since items carry consecutive numbers, as gaps at the consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from jaxrl_hpc.comm.deadline import wait_for
+from jaxrl_hpc.comm.windows import Window, rounded
+
+Rule = Literal["block", "reject", "drop_oldest"]
+LINE = 64  # bytes
+
+
+class Item(NamedTuple):
+    """What came out."""
+
+    number: int  # of the producer's items, counted from 0
+    data: np.ndarray  # [length] uint8, a view into the consumer's buffer: good until its next take
+
+
+class Ring:
+    """Made alike on all ranks; the producer may be any of them, and the memory any rank's."""
+
+    def __init__(
+        self, window: Window, owner: int, offset: int, capacity: int, nbytes: int, rule: Rule = "block"
+    ) -> None:
+        if capacity < 1:
+            raise ValueError(f"a ring of {capacity} items: capacity must be at least 1")
+        self.window, self.owner, self.offset = window, owner, offset
+        self.capacity, self.item, self.rule = capacity, nbytes, rule
+        self.counts = {"pushed": 0, "rejected": 0, "dropped": 0, "taken": 0, "collisions": 0}
+        self._wrap = 2**30 // capacity * capacity  # so that counters fit and slots stay in order
+        self._tail = 0  # the producer's own
+        self._number = 0
+        self._slot = np.zeros(LINE + nbytes, np.uint8)
+
+    @staticmethod
+    def nbytes(capacity: int, nbytes: int) -> int:
+        return 2 * LINE + capacity * (LINE + rounded(nbytes))
+
+    def push(self, data: np.ndarray, seconds: float = 60.0, look: Callable[[], bool] = lambda: False) -> bool:
+        """Put bytes [length] uint8 in; whether they are in. A wait for space ends when `look` says so."""
+        if data.nbytes > self.item:
+            raise ValueError(f"an item of {data.nbytes} bytes does not fit into {self.item}")
+        number, self._number = self._number, self._number + 1
+        if not self._make_space(seconds, look):
+            self.counts["rejected"] += 1
+            return False
+        place = self._place(self._tail)
+        header = np.array([number, data.nbytes], np.int64).view(np.uint8)
+        self.window.write(self.owner, place + LINE, data)
+        self.window.write(self.owner, place, header)
+        self._tail = (self._tail + 1) % self._wrap
+        self.window.atomic("replace", self.owner, self.offset, self._tail, bits=32)
+        self.counts["pushed"] += 1
+        return True
+
+    def _make_space(self, seconds: float, look: Callable[[], bool]) -> bool:
+        if self.depth() < self.capacity:
+            return True
+        if self.rule == "reject":
+            return False
+        if self.rule == "drop_oldest":
+            head = (self._tail - self.capacity) % self._wrap
+            claimed = self._claim(head)  # otherwise a consumer was faster, and there is space just as well
+            self.counts["dropped"] += claimed
+            return True
+
+        def space() -> bool | None:
+            if self.depth() < self.capacity:
+                return True
+            return False if look() else None
+
+        where = f"space in the ring of rank {self.owner}, full with {self.capacity} items that nobody takes"
+        return wait_for(space, seconds, self.window.rank, where)
+
+    def depth(self) -> int:
+        """Items in the ring, as the producer sees it."""
+        return (self._tail - self._head()) % self._wrap
+
+    def waiting(self) -> int:
+        """Items in the ring, as anyone sees it."""
+        head = self._head()  # before the tail: it can only be behind
+        tail = self.window.atomic("read", self.owner, self.offset, bits=32)
+        return min((tail - head) % self._wrap, self.capacity)
+
+    def take(self) -> Item | None:
+        """The oldest item; None if the ring is empty, or another consumer was faster."""
+        head = self._head()
+        tail = self.window.atomic("read", self.owner, self.offset, bits=32)
+        if head == tail:
+            return None
+        self.window.read(self.owner, self._place(head), self._slot)
+        if not self._claim(head):
+            self.counts["collisions"] += 1
+            return None
+        number, length = self._slot[:16].view(np.int64)
+        self.counts["taken"] += 1
+        return Item(int(number), self._slot[LINE : LINE + int(length)])
+
+    def _claim(self, head: int) -> bool:
+        there = self.offset + LINE
+        return self.window.compare_and_swap(self.owner, there, head, (head + 1) % self._wrap)
+
+    def _head(self) -> int:
+        return self.window.atomic("read", self.owner, self.offset + LINE, bits=32)
+
+    def _place(self, count: int) -> int:
+        return self.offset + 2 * LINE + (count % self.capacity) * (LINE + rounded(self.item))

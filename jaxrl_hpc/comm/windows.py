@@ -1,0 +1,121 @@
+"""Memory of every rank that all others can read and write without its help: MPI windows.
+
+Two kinds with one interface. `network` (Win.Allocate) reaches every rank. `shared` (Win.Allocate_shared) is
+mapped into every process of a node: data is copied by plain loads and stores, and `memory` shows other
+ranks' bytes in place. Numbers that several ranks change are only ever touched by MPI's atomic operations.
+
+What the order of operations rests on: one epoch (Lock_all) for the window's whole life, and every operation
+here is complete at its target when it returns (Flush). So data written before a number is published is there
+for everyone who reads that number. Atomic numbers are int64 for add, min, max and replace; int32 for bits and
+compare-and-swap, whose 64-bit forms crash or get lost on some MPI libraries.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxrl_hpc.comm.packing import ALIGNMENT
+
+Kind = Literal["auto", "network", "shared"]
+
+
+def rounded(nbytes: int) -> int:
+    """Up to a whole number of cache lines."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class Window:
+    """Bytes of every rank of a communicator, zero at first. Making and freeing one is collective."""
+
+    def __init__(self, comm: Any, nbytes: int, kind: Kind = "auto") -> None:
+        from mpi4py import MPI
+
+        self.comm = comm.Dup()  # failures and barriers of its own
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        self.nbytes = max(rounded(nbytes), ALIGNMENT)
+        node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        if kind == "auto":
+            together = self.comm.allreduce(int(node.Get_size() == self.size), MPI.MIN)
+            kind = "shared" if together else "network"
+        node.Free()
+        self.kind: Kind = kind
+        if kind == "shared":
+            info = MPI.Info.Create({"alloc_shared_noncontig": "true"})
+            self._window = MPI.Win.Allocate_shared(self.nbytes, 1, info=info, comm=self.comm)
+            info.Free()
+        else:
+            self._window = MPI.Win.Allocate(self.nbytes, 1, comm=self.comm)
+        self._mapped: dict[int, np.ndarray] = {}
+        own: Any = self._window.tomemory()
+        self._mapped[self.rank] = np.frombuffer(own, np.uint8)
+        self._mapped[self.rank][:] = 0
+        self._ops = {
+            "sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "replace": MPI.REPLACE, "read": MPI.NO_OP,
+            "or": MPI.BOR, "and": MPI.BAND,
+        }  # fmt: skip
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+        self._window.Sync()
+        self.comm.Barrier()
+        self.operations = 0  # so far, of all kinds
+
+    def memory(self, rank: int) -> np.ndarray | None:
+        """A rank's bytes [nbytes] uint8 in place; None where they are not in this process's memory."""
+        if rank not in self._mapped and self.kind == "shared":
+            other: Any = self._window.Shared_query(rank)[0]
+            self._mapped[rank] = np.frombuffer(other, np.uint8)
+        return self._mapped.get(rank)
+
+    def write(self, rank: int, offset: int, data: np.ndarray) -> None:
+        """Bytes [n] uint8 to another rank (or our own), complete when it returns."""
+        self.operations += 1
+        memory = self.memory(rank)
+        if memory is not None:
+            memory[offset : offset + data.nbytes] = data
+            self._window.Sync()
+        else:
+            self._window.Put(data, rank, offset)
+            self._window.Flush(rank)
+
+    def read(self, rank: int, offset: int, out: np.ndarray) -> None:
+        """Bytes into out [n] uint8."""
+        self.operations += 1
+        memory = self.memory(rank)
+        if memory is not None:
+            self._window.Sync()
+            out[:] = memory[offset : offset + out.nbytes]
+            self._window.Sync()
+        else:
+            self._window.Get(out, rank, offset)
+            self._window.Flush(rank)
+
+    def atomic(self, op: str, rank: int, offset: int, value: int = 0, bits: Literal[32, 64] = 64) -> int:
+        """The number that was there before, in one step with sum, min, max, replace, read, or, and."""
+        self.operations += 1
+        dtype = np.int64 if bits == 64 else np.int32
+        given, before = np.array([value], dtype), np.empty(1, dtype)  # both live until the flush
+        self._window.Fetch_and_op(given, before, rank, offset, self._ops[op])
+        self._window.Flush(rank)
+        return int(before[0])
+
+    def compare_and_swap(self, rank: int, offset: int, expected: int, value: int) -> bool:
+        """Replace a 32-bit number if it is what is expected; whether it was."""
+        self.operations += 1
+        given, compared = np.array([value], np.int32), np.array([expected], np.int32)
+        before = np.empty(1, np.int32)
+        self._window.Compare_and_swap(given, compared, before, rank, offset)
+        self._window.Flush(rank)
+        return int(before[0]) == expected
+
+    def barrier(self) -> None:
+        self.comm.Barrier()
+
+    def free(self) -> None:
+        """Collective: nobody uses it any more."""
+        self.comm.Barrier()
+        self._mapped.clear()
+        self._window.Unlock_all()
+        self._window.Free()
+        self.comm.Free()
