@@ -18,6 +18,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
 from jaxrl_hpc.io.plots import learning_curves
 from jaxrl_hpc.io.results import RunData, load_run, load_runs
 from jaxrl_hpc.io.run import RunDirectory
@@ -43,6 +46,8 @@ class Study(NamedTuple):
     text: str
     entries: tuple[Entry, ...]
     metric: str = "eval_return"
+    episode_steps: int = 0  # where all episodes are equally long: show episodes beside steps
+    references: tuple[tuple[str, str, bool], ...] = ()  # label, rule of ExaBooster, bound to its actions?
 
 
 AS_DYNA_Q = (
@@ -161,6 +166,12 @@ STUDIES = {
             Entry("ddpg_continuous", "exabooster_continuous_ddpg", 8, 1.45),
         ),
         metric="eval_improvement",
+        episode_steps=100,
+        references=(
+            ("PI, retuned", "pi_tuned", False),
+            ("drift known", "with_drift", False),
+            ("drift and phase known, thirty actions", "with_phase", True),
+        ),
     ),
 }
 
@@ -216,12 +227,49 @@ def row(study: str, entry: Entry, run: RunData) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def annotate(figure: Figure, study: Study) -> None:
+    """Reference controllers as lines, episodes as a second axis."""
+    steps, seconds = figure.axes
+    if study.episode_steps:
+        per = study.episode_steps
+        top = steps.secondary_xaxis("top", functions=(lambda x: x / per, lambda x: x * per))
+        top.set_xlabel("Episodes")
+        top.xaxis.set_major_formatter(EngFormatter(sep=""))
+        steps.set_title("")
+    for label, rule, limited in study.references:
+        value = reference(rule, limited)
+        for panel in (steps, seconds):
+            panel.axhline(value, color="#8a93a3", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
+        seconds.annotate(
+            f"{label} {value:.2f}",
+            (1, value),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=7,
+            color="#5b6270",
+        )
+
+
+def reference(rule: str, limited: bool) -> float:
+    """Improvement factor of a rule of ExaBooster over 1024 episodes."""
+    import jax
+
+    from jaxrl_hpc.envs.exabooster import ExaBoosterConfig, make
+    from jaxrl_hpc.envs.exabooster.policies import RULES, improvement
+
+    env, params = make(ExaBoosterConfig())
+    return improvement(env, params, RULES[rule], jax.random.key(7), 1024, limited)[0]
+
+
 def write_page(study: str) -> None:
     rows = finished(study)
     if not rows:
         sys.exit(f"no run of study {study!r} has finished")
     description = STUDIES[study]
     figure = learning_curves(load_runs([run.path for _, run in rows]), "eval", description.metric)
+    annotate(figure, description)
     RESULTS.mkdir(parents=True, exist_ok=True)
     figure.savefig(RESULTS / f"{study}.png", dpi=110)
     missing = [e.name for e in description.entries if e.name not in {entry.name for entry, _ in rows}]
