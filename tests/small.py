@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 from typing import Any
 
+import pytest
+
 from jaxrl_hpc import config as configs
+from jaxrl_hpc.fleet import Fleet
 
 DQN: dict[str, Any] = {
     "agent": {"name": "dqn", "batch_size": 16, "network": {"hidden": [16]}, "n_step": 2},
@@ -37,3 +42,17 @@ def data(**sections: dict[str, Any]) -> dict[str, Any]:
 
 def config(**sections: dict[str, Any]) -> configs.Config:
     return configs.from_dict(data(**sections))
+
+
+def signal_at_chunk(monkeypatch: pytest.MonkeyPatch, chunk: int, number: int = signal.SIGTERM) -> None:
+    """The chunk-th chunk that this process trains from now on (of any run) is interrupted by a signal."""
+    chunks, step = 0, Fleet.step
+
+    def step_after_signal(self: Fleet, iterations: int) -> Any:
+        nonlocal chunks
+        chunks += 1
+        if chunks == chunk:
+            os.kill(os.getpid(), number)
+        return step(self, iterations)
+
+    monkeypatch.setattr(Fleet, "step", step_after_signal)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc import train, trainer
+from jaxrl_hpc import train
 from jaxrl_hpc.io.metrics import read_metrics, without_clock
 from jaxrl_hpc.io.report import write_report
 from jaxrl_hpc.io.trace import Trace, merge
@@ -64,20 +62,9 @@ def test_agents_without_a_replay_have_two_parts(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_in_its_trace(tmp_path: Path, monkeypatch) -> None:
     config = small.config(run=RUN | {"profile": True})
-    chunks = 0
-    step = trainer.Fleet.step
-
-    def step_then_signal(self, iterations):
-        nonlocal chunks
-        chunks += 1
-        if chunks == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(self, iterations)
-
-    monkeypatch.setattr(trainer.Fleet, "step", step_then_signal)
+    small.signal_at_chunk(monkeypatch, 3)
     assert not train.train(config, tmp_path / "run", say=lambda _: None).finished
     before = events(tmp_path / "run")
-    monkeypatch.setattr(trainer.Fleet, "step", step)
     assert train.train(config, tmp_path / "run", resume=True, say=lambda _: None).finished
     after = events(tmp_path / "run")
     assert after[: len(before) - 1] == before[: len(before) - 1]  # the last save may end after its checkpoint

@@ -1,13 +1,12 @@
 """The run loop: results, exact resume, seeds, signals, refusals."""
 
 import json
-import os
 import signal
 
 import numpy as np
 import pytest
 
-from jaxrl_hpc import machine, train, trainer
+from jaxrl_hpc import machine, train
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.evaluation import evaluate_run
 from jaxrl_hpc.io.metrics import read_metrics, without_clock
@@ -93,17 +92,7 @@ def test_a_seed_is_the_same_alone_or_among_many(finished, tmp_path):
 def test_a_signal_saves_and_the_resumed_run_ends_with_the_same_bits(finished, tmp_path, monkeypatch, number):
     folder, summary = finished
     config = small.config(run={"seeds": 2})
-    chunks = 0
-    step = trainer.Fleet.step
-
-    def step_then_signal(self, iterations):
-        nonlocal chunks
-        chunks += 1
-        if chunks == 4:
-            os.kill(os.getpid(), number)
-        return step(self, iterations)
-
-    monkeypatch.setattr(trainer.Fleet, "step", step_then_signal)
+    small.signal_at_chunk(monkeypatch, 4, number)
     said = []
     outcome = train.train(config, tmp_path / "run", say=said.append)
     assert not outcome.finished and outcome.summary is None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import signal
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jaxrl_hpc import train, trainer
+from jaxrl_hpc import train
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.io import tracking
 from jaxrl_hpc.io.metrics import read_metrics
@@ -87,19 +85,8 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch) -> None:
 
 def interrupted(config: Any, folder: Path, monkeypatch) -> None:
     """Train, be stopped half way, and finish."""
-    chunks = 0
-    step = trainer.Fleet.step
-
-    def step_then_signal(self, iterations):
-        nonlocal chunks
-        chunks += 1
-        if chunks == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(self, iterations)
-
-    monkeypatch.setattr(trainer.Fleet, "step", step_then_signal)
+    small.signal_at_chunk(monkeypatch, 2)
     assert not train.train(config, folder, say=lambda _: None).finished
-    monkeypatch.setattr(trainer.Fleet, "step", step)
     assert train.train(config, folder, resume=True, say=lambda _: None).finished
 
 

@@ -19,6 +19,7 @@ from jaxrl_hpc.sweeps.directory import SweepDirectory
 from jaxrl_hpc.sweeps.run import run_task
 from jaxrl_hpc.sweeps.status import sweep_status
 from jaxrl_hpc.train import train
+from tests import small
 from tests.sweeps.made_sweeps import made, plan_of, write
 
 AXES = {"agent.learning_rate": [1e-3, 1e-2, 1e38], "replay.alpha": [0.4, 0.6]}  # 1e38: not a number at once
@@ -163,16 +164,7 @@ def test_a_changed_base_is_refused_and_more_trials_are_not(copy, tmp_path, monke
 def test_a_stopped_task_continues_with_the_same_bits(finished, tmp_path, monkeypatch, number):
     whole_plan, whole = finished
     plan, directory = made(tmp_path, axes=AXES)
-    steps, step = 0, trainer.Fleet.step
-
-    def step_then_signal(self, iterations):
-        nonlocal steps
-        steps += 1
-        if steps == 3:
-            os.kill(os.getpid(), number)
-        return step(self, iterations)
-
-    monkeypatch.setattr(trainer.Fleet, "step", step_then_signal)
+    small.signal_at_chunk(monkeypatch, 3, number)
     outcome = run_task(plan, directory, 0, quiet)
     assert outcome.state == sweep_run.SAVED and "continues" in outcome.text
     status = sweep_status(plan, directory).tasks[0]
