@@ -49,7 +49,7 @@ slurm:
 	fi
 
 test: install slurm
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --durations 15
 
 test-slow: install
 	$(BIN)/python -m pytest -q -m slow --timeout 7200
