@@ -25,7 +25,7 @@ CASES = {
     "dqn_weak": ("DQN with one prioritised replay, weak", [DQN, "--ranks", "1,2", "--rounds", "2"]),
     "ppo_strong": (
         "PPO, strong, all layouts",
-        [PPO, "--ranks", "1,2,4", "--devices", "1,2", "--mode", "strong", "--rounds", "1", "--seconds", "2"],
+        [PPO, "--ranks", "1,2,3", "--devices", "1,2", "--mode", "strong", "--rounds", "1", "--seconds", "2"],
     ),
 }
 SMALL = 100_000  # bytes up to which the goal for collectives holds
