@@ -12,6 +12,7 @@ resumed run, which repeats exactly what came after its checkpoint, is silent unt
 
 from __future__ import annotations
 
+import abc
 import importlib
 import json
 import math
@@ -70,7 +71,7 @@ def make_tracker(name: str, run_dir: str | Path, config: Mapping[str, Any], resu
     return {"wandb": WandbTracker, "mlflow": MlflowTracker}[name](Path(run_dir), config, resumed)
 
 
-class Tracker:
+class Tracker(abc.ABC):
     """A Writer that says every step once. Subclasses begin or continue a run, and log."""
 
     name = ""
@@ -83,12 +84,13 @@ class Tracker:
         self.id: str = self.start(known.get("id"))
         self._remember()
 
+    @abc.abstractmethod
     def start(self, identity: str | None) -> str:
         """Begin a run, or continue the one with this identity; returns its identity."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        raise NotImplementedError
+        """Numbers of one moment of the run."""
 
     def append(self, rows: Sequence[Row]) -> None:
         for step, values in sorted(means(rows).items()):
@@ -104,8 +106,9 @@ class Tracker:
     def flush(self) -> None:
         """Trackers send what they are told at once."""
 
+    @abc.abstractmethod
     def close(self) -> None:
-        raise NotImplementedError
+        """The run has ended."""
 
     @property
     def title(self) -> str:
