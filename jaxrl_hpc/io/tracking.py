@@ -103,7 +103,7 @@ class Tracker(abc.ABC):
         self._file.parent.mkdir(exist_ok=True)
         write_atomically(self._file, json.dumps({"id": self.id, "last": self.last}).encode())
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027
         """Trackers send what they are told at once."""
 
     @abc.abstractmethod
