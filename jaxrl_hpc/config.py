@@ -16,6 +16,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import ValidationError
 
+from jaxrl_hpc.envs import dotted
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.registry import SECTIONS, find, nearest
 from jaxrl_hpc.run_config import RunConfig
@@ -190,6 +191,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
 
 
+def _definition(cls: type[Schema], definitions: dict[str, Any]) -> dict[str, str]:
+    """Puts a config class among the definitions; a reference to it."""
+    title = f"{cls.__module__}.Config"
+    definitions[title] = cls.model_json_schema(ref_template="#/$defs/{model}")
+    definitions.update(definitions[title].pop("$defs", {}))
+    return {"$ref": f"#/$defs/{title}"}
+
+
 def json_schema() -> dict[str, Any]:
     """A JSON schema of all configs, for editors."""
     definitions: dict[str, Any] = {}
@@ -197,12 +206,13 @@ def json_schema() -> dict[str, Any]:
     for section, components in SECTIONS.items():
         choices = []
         for cls in {component.config for component in components.values()}:
-            title = f"{cls.__module__}.Config"
-            definitions[title] = cls.model_json_schema(ref_template="#/$defs/{model}")
-            definitions.update(definitions[title].pop("$defs", {}))
-            choices.append({"$ref": f"#/$defs/{title}"})
+            choices.append(_definition(cls, definitions))
         choices.sort(key=lambda c: c["$ref"])
-        names = {"properties": {"name": {"enum": sorted(components)}}, "required": ["name"]}
+        known: dict[str, Any] = {"enum": sorted(components)}
+        if section == "env":  # or a class of the user's own
+            known = {"anyOf": [known, {"type": "string", "pattern": dotted.NAME}]}
+            choices.append(_definition(dotted.Config, definitions))
+        names = {"properties": {"name": known}, "required": ["name"]}
         properties[section] = {"allOf": [names, {"anyOf": choices}]}
     definitions["RunConfig"] = RunConfig.model_json_schema()
     properties["run"] = {"$ref": "#/$defs/RunConfig"}

@@ -12,6 +12,7 @@ from typing import Any
 from jaxrl_hpc import config as configs
 from jaxrl_hpc import machine
 from jaxrl_hpc.build import build
+from jaxrl_hpc.envs.outside.host import telling
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.fleet import Fleet
 from jaxrl_hpc.io.run import RunDirectory
@@ -74,14 +75,14 @@ def evaluate_run(
     run_dir: str | Path, episodes: int, seed: int = 1, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Returns of greedy episodes, per seed and over seeds. `seed` picks the start states."""
-    config, fleet = load_run(run_dir, episodes, overrides)
-    fleet.compile(training=False)
-    # training evaluates with iterations and -1 as ids: others below that are never used there
-    results = fleet.evaluate_many(episodes, -1 - seed)
+    _, fleet = load_run(run_dir, episodes, overrides)
+    with telling(fleet.parts.env):
+        fleet.compile(training=False)
+        # training evaluates with iterations and -1 as ids: others below that are never used there
+        results = fleet.evaluate_many(episodes, -1 - seed)
     per_lane = [describe(fleet.parts, e) for e in results]
-    env: Any = config.env
     return {
-        "env": env.name,
+        "env": fleet.parts.env.spec.name,
         "episodes": episodes,
         "env_steps": fleet.counters()["env_steps"],
         "eval_return_per_seed": {

@@ -89,7 +89,8 @@ class Fleet:
 
         def run(learner: LearnerState, key: Array, iteration: Array, part: Array) -> rollout.Evaluation:
             key = jax.random.fold_in(jax.random.fold_in(key, iteration), part)
-            return rollout.evaluate(parts.env, parts.agent, parts.agent.actor(learner), key, self.episodes)
+            env = parts.env.for_evaluation or parts.env
+            return rollout.evaluate(env, parts.agent, parts.agent.actor(learner), key, self.episodes)
 
         return run
 

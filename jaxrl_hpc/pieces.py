@@ -27,6 +27,8 @@ ENOUGH = 0.05  # seconds of a measurement
 def shares_of(fleet: Fleet, flow: Any) -> dict[str, float]:
     """Of a fleet that is ready to train, by its first lane; empty where they cannot be measured."""
     state = fleet.states[0]
+    if fleet.parts.env.external:  # a step taken to measure it would be missing from an episode
+        return {}
     if flow.name != "fused" or 3 * state_bytes(state) > machine.available_memory():
         return {}
     if fleet.stacked:

@@ -49,7 +49,7 @@ def play_run(
         raise UserError(
             f"--run-seed: {run.path} has no seed {lane_seed}; it has {', '.join(map(str, known))}"
         )
-    env, lane = fleet.parts.env, known.index(lane_seed)
+    env, lane = fleet.parts.env.for_evaluation or fleet.parts.env, known.index(lane_seed)
     settings: Any = config
     if env.draw is None and env.picture is None:
         raise UserError(f"{settings.env.name} has no picture: {_drawable()}")

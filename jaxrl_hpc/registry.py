@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.agents import a2c, ddpg, dqn, dyna_q, ppo, recurrent_dqn, td3
-from jaxrl_hpc.envs import exabooster, gymnax_bridge, probes
+from jaxrl_hpc.envs import dotted, exabooster, gymnax_bridge, probes
+from jaxrl_hpc.envs.outside import gymnasium_env
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, sequence, uniform
 from jaxrl_hpc.schema import Schema
@@ -45,6 +46,7 @@ ENVS: dict[str, Component] = {
     **{name: _component(gymnax_bridge) for name in gymnax_bridge.NAMES},
     **{name: Component(exabooster.ExaBoosterConfig, exabooster.make_env) for name in exabooster.NAMES},
     **{name: _component(probes) for name in probes.NAMES},
+    "gymnasium": _component(gymnasium_env),
 }
 
 SECTIONS: dict[str, dict[str, Component]] = {
@@ -65,6 +67,8 @@ def nearest(name: str, known: list[str]) -> str:
 def find(section: str, name: str) -> Component:
     """The component that `section.name` means."""
     known = SECTIONS[section]
+    if section == "env" and ":" in name:  # a class of the user's own
+        return _component(dotted)
     if name not in known:
         raise UserError(f"{section}.name: there is no {section} {name!r}{nearest(name, list(known))}")
     return known[name]

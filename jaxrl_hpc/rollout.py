@@ -97,9 +97,10 @@ def unroll(
     """`length` steps of every copy -> transitions [T, B] and what ended on the way."""
 
     def one(state: RolloutState, _: None):
-        state, transition, _step = act_and_step(env, agent, actor_params, state, greedy=False)
+        state, transition, step = act_and_step(env, agent, actor_params, state, greedy=False)
         done = transition.last.astype(jnp.float32)
-        ended = Episodes(done.sum(), (done * state.returns).sum(), (done * state.length).sum())
+        whole = done * (1.0 - step.info["dropped"]) if "dropped" in step.info else done
+        ended = Episodes(whole.sum(), (whole * state.returns).sum(), (whole * state.length).sum())
         state = state._replace(returns=state.returns * (1 - done), length=state.length * (1 - done))
         return state, (transition, ended)
 
@@ -138,8 +139,15 @@ def evaluate(
         state, transition, outcome = act_and_step(env, agent, actor_params, state, greedy)
         counted = alive.astype(jnp.float32)
         info = {name: total + counted * outcome.info[name] for name, total in info.items()}
-        alive = jnp.logical_and(alive, jnp.logical_not(transition.last))
-        return step + 1, state, returns + counted * outcome.reward, length + counted, alive, info
+        returns, length = returns + counted * outcome.reward, length + counted
+        if "dropped" in outcome.info:  # another episode takes the place of one that was dropped
+            again = jnp.logical_and(alive, outcome.info["dropped"] > 0)
+            returns, length = jnp.where(again, 0.0, returns), jnp.where(again, 0.0, length)
+            ended = jnp.logical_and(transition.last, jnp.logical_not(again))
+        else:
+            ended = transition.last
+        alive = jnp.logical_and(alive, jnp.logical_not(ended))
+        return step + 1, state, returns, length, alive, info
 
     loop = (jnp.int32(0), state, zeros, zeros, alive, info)
     _, _, returns, length, alive, info = jax.lax.while_loop(going, advance, loop)

@@ -15,6 +15,7 @@ from jaxrl_hpc import machine
 from jaxrl_hpc.build import Parts, build, hypers_of
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
+from jaxrl_hpc.envs.outside.host import telling
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.fleet import Fleet, Lane
 from jaxrl_hpc.hosted import HostedFleet
@@ -54,12 +55,24 @@ def make_fleet(config: Config, parts: Parts, lanes: Sequence[Lane], episodes: in
     if not parts.workflow.pure:
         return HostedFleet(parts, lanes, episodes or config.run.eval_episodes)
     mode = config.run.seeds_mode
+    if parts.env.external:  # one simulator, one program at a time
+        return Fleet(parts, lanes, "solo", episodes or config.run.eval_episodes, jax.local_devices()[:1])
     if mode == "auto":
         mode = "solo" if jax.default_backend() == "cpu" else "vmap"
     devices = jax.local_devices()
     if jax.default_backend() == "cpu":
         devices = devices[: machine.executors_for(config, len(lanes))]
     return Fleet(parts, lanes, mode, episodes or config.run.eval_episodes, devices)
+
+
+def check_one_seed(parts: Parts, lanes: Sequence[Lane]) -> None:
+    """Outside simulators cannot be shared by the lanes of one process."""
+    if parts.env.external and len(lanes) > 1:
+        raise UserError(
+            f"run.seeds: env {parts.env.spec.name!r} runs outside of the program, with one seed per process, "
+            f"but this process is to train {len(lanes)}: set run.seeds=1 and start one process per run.seed "
+            "(of a sweep: trials_per_task: 1)"
+        )
 
 
 def check_memory(fleet: Fleet) -> int:
@@ -132,6 +145,8 @@ def train(
         watchdog = stack.enter_context(Watchdog(ranks, run.path / "ranks", deadline))
         machine.prepare(config, len(lanes))
         parts = build(config)
+        check_one_seed(parts, lanes)
+        stack.enter_context(telling(parts.env))
         fleet = make_fleet(config, parts, lanes)
         ranks.all_succeed(lambda: check_memory(fleet))
         ranks.first_does(lambda: run.write_config(config.to_dict()))

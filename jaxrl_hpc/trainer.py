@@ -18,6 +18,7 @@ import numpy as np
 from jaxrl_hpc.build import Parts
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
+from jaxrl_hpc.envs.outside.host import outside_counts
 from jaxrl_hpc.fleet import Fleet
 from jaxrl_hpc.io.metrics import MetricsWriter, NoMetrics, Writer
 from jaxrl_hpc.io.progress import Progress
@@ -105,6 +106,8 @@ class Trainer:
             self.metrics.restore(host["metrics"])
             steps_done = self.env_steps
             self.say(f"resumed at {steps_done:,} environment steps from {self.run.checkpoints}")
+            if self.parts.env.external:
+                self.say(self.parts.env.host.resume(host["outside"]))
         elif self.stretch and self.stretch.origin:
             self.metrics.restore(None)
             states, host = self.stretch.origin(self.fleet)
@@ -142,6 +145,7 @@ class Trainer:
         self.digest()
         self.watchdog.at("saving", self.iterations // self.schedule.chunk)
         host: dict[str, Any] = {"iterations": self.iterations, "wall_seconds": self.wall_seconds}
+        host["outside"] = outside_counts(self.parts.env)
         with self.trace.span("saving", env_steps=self.env_steps):
             host["metrics"] = self.metrics.commit()
             self.checkpointer.save(self.iterations, self.fleet.states, host)
@@ -182,6 +186,7 @@ class Trainer:
             for result, count in zip(results, updates, strict=True):
                 result["updates"] = count
         times = self.trace.take()
+        times |= outside_counts(self.parts.env)
         rows = self.rows("train", iterations, [lane | times for lane in train])
         rows += self.rows("eval", iterations, results) if results else []
         with self.trace.span("logging"):
@@ -274,10 +279,9 @@ class Trainer:
         config: Any = self.config
         counters, lanes = self.fleet.counters(), len(self.fleet.lanes)
         per_lane = [describe(self.parts, e) for e in final]
-
         return {
             "agent": config.agent.name,
-            "env": config.env.name,
+            "env": self.parts.env.spec.name,
             "workflow": config.workflow.name,
             "seeds": lanes,
             "env_steps": counters["env_steps"],
@@ -286,6 +290,7 @@ class Trainer:
             "compile_seconds": self.fleet.compile_seconds,
             "env_steps_per_second": counters["env_steps"] * lanes / wall,
             "updates_per_second": counters["updates"] * lanes / wall,
+            **outside_counts(self.parts.env),
             **spread_over_seeds(self.parts, per_lane, final),
             "eval_return_per_seed": {
                 str(lane.seed): v["eval_return"] for lane, v in zip(self.fleet.lanes, per_lane, strict=True)

@@ -63,6 +63,8 @@ class Env(NamedTuple):
     # host function: (act, carry, key, label, folder) saves PNGs of an episode into a folder, where
     # act(carry, obs, key) -> (action, carry) plays one copy and label names the agent
     draw: Callable[..., None] | None = None  # host function: (matplotlib axes, one observation) draws it
+    host: Any = None  # external: the object that keeps the simulators, see envs/outside/host.py
+    for_evaluation: Any = None  # an Env to evaluate in, with simulators of its own; None: this one
 
 
 class Transition(NamedTuple):

@@ -1,0 +1,166 @@
+"""An environment of one's own by a dotted path, `my_package.my_env:MyEnv`: no registration needed.
+
+The name means a class in a module that can be imported, also from the working directory. A gymnax
+`Environment` becomes part of the compiled program; a Gymnasium `Env` runs outside of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import Any
+
+import jax
+from pydantic import Field
+
+from jaxrl_hpc.envs.gymnax_bridge import from_gymnax
+from jaxrl_hpc.envs.outside.simulator import OutsideConfig
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import Env
+
+NAME = r"^[\w.]+:\w+$"
+Setting = int | float | bool | str
+
+
+class Config(OutsideConfig):
+    """A class of one's own."""
+
+    name: str = static("my_module:MyEnv", "module and class, as module:Class", pattern=NAME)
+    kwargs: dict[str, Setting] = Field(default_factory=dict, description="arguments of the class")
+    params: dict[str, Setting] = Field(
+        default_factory=dict, description="gymnax: parameters to change, such as max_steps_in_episode"
+    )
+    max_episode_steps: int = static(0, "Gymnasium: time limit; 0: the environment's own", ge=0)
+
+
+def find_class(name: str) -> Any:
+    """The class that the name means, or a sentence on what is wrong with it."""
+    module_name, _, attribute = name.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if not (module_name == missing or module_name.startswith(f"{missing}.")):
+            raise UserError(f"env.name: {module_name} needs module {missing!r}, which is not there") from None
+        raise UserError(
+            f"env.name: there is no module {missing!r}; a file {missing.split('.')[0]}.py is looked for in "
+            f"{here} and among the installed packages"
+        ) from None
+    except Exception as error:
+        raise UserError(
+            f"env.name: importing {module_name} raised {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(module, attribute):
+        classes = [n for n, value in vars(module).items() if isinstance(value, type)]
+        close = difflib.get_close_matches(attribute, classes, n=1, cutoff=0.3)
+        hint = f"; did you mean {module_name}:{close[0]}?" if close else ""
+        raise UserError(f"env.name: module {module_name!r} has no {attribute!r}{hint}")
+    return getattr(module, attribute)
+
+
+def _made(cls: Any, config: Config) -> Any:
+    try:
+        return cls(**config.kwargs)
+    except Exception as error:
+        raise UserError(
+            f"env {config.name!r}: {cls.__name__}(**env.kwargs) raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def make(config: Config) -> Env:
+    from gymnax.environments import environment
+
+    cls = find_class(config.name)
+    if isinstance(cls, type) and issubclass(cls, environment.Environment):
+        return make_jittable(config, cls)
+    if isinstance(cls, type) and _is_gymnasium(cls):
+        return make_outside_env(config, cls)
+    raise UserError(
+        f"env.name: {config.name} is no class that derives from gymnax.environments.environment.Environment "
+        "or from gymnasium.Env"
+    )
+
+
+def make_jittable(config: Config, cls: Any) -> Env:
+    """A gymnax environment; its functions are tried out on shapes, so that mistakes show here."""
+    env = _made(cls, config)
+    params = env.default_params
+    known = sorted(getattr(params, "__dataclass_fields__", {}))
+    for key in config.params:
+        if key not in known:
+            raise UserError(
+                f"env.params.{key}: {config.name} has no such parameter; it has {', '.join(known) or 'none'}"
+            )
+    if config.params:
+        params = params.replace(**config.params)
+    doing = "describing it"
+    try:
+        made = from_gymnax(env, params, config.name)
+        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))
+        doing = "reset"
+        state, obs = jax.eval_shape(made.reset, keys)
+        doing = "step"
+        spec = made.spec
+        action = jax.ShapeDtypeStruct((2, *spec.action_shape), spec.action_dtype)
+        after, step = jax.eval_shape(made.step, keys, state, action)
+    except UserError:
+        raise
+    except NotImplementedError as error:
+        raise UserError(f"env {config.name!r}: a method is missing ({doing}: {error})") from error
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        raise UserError(
+            f"env {config.name!r}: {doing} raised {type(error).__name__}: {text[0] if text else ''}"
+        ) from error
+    _same(config.name, "observations", obs, step.final_obs)
+    _same(config.name, "states", state, after)
+    return made
+
+
+def _same(name: str, what: str, before: Any, after: Any) -> None:
+    """A loop needs what goes in and what comes out to look alike."""
+    if not jax.tree.structure(before) == jax.tree.structure(after):
+        raise UserError(f"env {name!r}: {what} of reset and of step are of different structure")
+    leaves = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    for i, (one, other) in enumerate(leaves):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            raise UserError(
+                f"env {name!r}: {what} of reset and of step differ (part {i}: "
+                f"{one.dtype}{list(one.shape[1:])} and {other.dtype}{list(other.shape[1:])}); make them alike"
+            )
+
+
+def _is_gymnasium(cls: type) -> bool:
+    if "gymnasium" not in sys.modules:  # then nothing can derive from it
+        return False
+    import gymnasium
+
+    return issubclass(cls, gymnasium.Env)
+
+
+def make_outside_env(config: Config, cls: Any) -> Env:
+    """A Gymnasium environment that nobody registered."""
+    import gymnasium
+
+    from jaxrl_hpc.envs.outside.bridge import make_outside
+    from jaxrl_hpc.envs.outside.gymnasium_copies import Copies
+    from jaxrl_hpc.envs.outside.gymnasium_spaces import spec_of
+
+    def one() -> Any:
+        env = _made(cls, config)
+        if config.max_episode_steps:
+            env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
+        if not isinstance(env.observation_space, gymnasium.spaces.Box):
+            env = gymnasium.wrappers.FlattenObservation(env)
+        return env
+
+    example = one()
+    spec = spec_of(config.name, example.observation_space, example.action_space, config.max_episode_steps)
+    example.close()
+    return make_outside(spec, lambda copies: Copies(one, spec, copies), config)

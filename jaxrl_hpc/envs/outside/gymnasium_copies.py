@@ -1,0 +1,62 @@
+"""B single Gymnasium environments, stepped one after the other.
+
+What a library does about resets plays no part here: each copy is reset by hand in the step that ended its
+episode. A copy that fails is known by its number, and the others are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxrl_hpc.envs.outside.gymnasium_spaces import to_library
+from jaxrl_hpc.envs.outside.simulator import Outcome, conform, describe_exception
+from jaxrl_hpc.types import EnvSpec
+
+
+class Copies:
+    """A `Simulator` of single environments."""
+
+    def __init__(self, make: Callable[[], Any], spec: EnvSpec, copies: int) -> None:
+        self.make, self.spec = make, spec
+        self.envs = [make() for _ in range(copies)]
+        self.busy: int | None = None
+
+    def _reset(self, copy: int, seed: int | None) -> np.ndarray:
+        obs, _ = self.envs[copy].reset(seed=seed)
+        return conform(obs, self.spec.obs_shape, self.spec.obs_dtype, "an observation")
+
+    def reset(self, seeds: np.ndarray) -> np.ndarray:
+        return np.stack([self._reset(i, int(seed)) for i, seed in enumerate(seeds)])
+
+    def step(self, action: np.ndarray) -> Outcome:
+        number, spec = len(self.envs), self.spec
+        obs = np.zeros((number, *spec.obs_shape), spec.obs_dtype)
+        final = np.zeros_like(obs)
+        reward = np.zeros(number, np.float32)
+        terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
+        troubles: dict[int, str] = {}
+        actions = to_library(self.envs[0].action_space, action)
+        for i, env in enumerate(self.envs):
+            self.busy = i
+            try:
+                seen, gain, failed, limit, _ = env.step(actions[i])
+                final[i] = conform(seen, spec.obs_shape, spec.obs_dtype, "an observation")
+                reward[i] = conform(gain, (), np.dtype(np.float32), "a reward")
+                terminated[i], truncated[i] = failed, limit and not failed
+                obs[i] = self._reset(i, None) if failed or limit else final[i]
+            except Exception as error:
+                troubles[i] = describe_exception(error)
+        self.busy = None
+        return Outcome(obs, final, reward, terminated, truncated, troubles)
+
+    def restart(self, copies: list[int], seeds: np.ndarray) -> np.ndarray:
+        for i in copies:
+            self.envs[i] = self.make()  # what it is like inside nobody knows
+        return np.stack([self._reset(i, int(seed)) for i, seed in zip(copies, seeds, strict=True)])
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()

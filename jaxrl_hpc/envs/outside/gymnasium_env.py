@@ -1,0 +1,125 @@
+"""Any Gymnasium environment by its id: LunarLander, a MuJoCo robot, or one's own that was registered."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pydantic import Field
+
+from jaxrl_hpc.envs.outside.bridge import make_outside
+from jaxrl_hpc.envs.outside.gymnasium_copies import Copies
+from jaxrl_hpc.envs.outside.gymnasium_spaces import spec_of
+from jaxrl_hpc.envs.outside.gymnasium_vector import Ones, Vector, rule_of
+from jaxrl_hpc.envs.outside.simulator import OutsideConfig, Simulator
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import Env, EnvSpec
+
+Setting = int | float | bool | str
+
+
+class Config(OutsideConfig):
+    """A Gymnasium environment."""
+
+    name: Literal["gymnasium"] = "gymnasium"
+    id: str = static("CartPole-v1", "the environment's id; `module:Name-v0` imports the module first")
+    kwargs: dict[str, Setting] = Field(default_factory=dict, description="arguments of gymnasium.make")
+    copies: Literal["here", "processes", "vector"] = static(
+        "here",
+        "copies one after the other, each in a process of its own, or by the id's own vector environment",
+    )
+    max_episode_steps: int = static(0, "time limit; 0: the id's own", ge=0)
+
+
+def library() -> Any:
+    try:
+        import gymnasium
+    except ImportError:
+        raise UserError(
+            "env.name: gymnasium environments need gymnasium: pip install 'jaxrl-hpc[external]'"
+        ) from None
+    return gymnasium
+
+
+def check_id(config: Config) -> None:
+    """UserError for an id that does not exist, with the nearest that does."""
+    gymnasium = library()
+    try:
+        gymnasium.spec(config.id)
+        return
+    except ModuleNotFoundError as error:
+        raise UserError(f"env.id: {config.id!r} names a module that cannot be imported ({error})") from None
+    except gymnasium.error.Error as error:
+        known = list(gymnasium.registry)
+        close = difflib.get_close_matches(config.id, known, n=1, cutoff=0.4)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        text = str(error).split(".")[0].replace("`", "")
+        raise UserError(f"env.id: there is no Gymnasium environment {config.id!r}{hint} ({text})") from None
+
+
+def _arguments(config: Config) -> dict[str, Any]:
+    limit = {"max_episode_steps": config.max_episode_steps} if config.max_episode_steps else {}
+    return dict(config.kwargs) | limit
+
+
+def make_one(config: Config) -> Any:
+    """One copy. Observations of several parts become one vector, those of one-of-many a one-hot."""
+    gymnasium = library()
+    try:
+        env = gymnasium.make(config.id, disable_env_checker=True, **_arguments(config))
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"env.id: {config.id!r} needs more packages: {error}") from None
+    except TypeError as error:
+        raise UserError(f"env.kwargs: {config.id!r} cannot be made with them: {error}") from None
+    if not isinstance(env.observation_space, gymnasium.spaces.Box):
+        env = gymnasium.wrappers.FlattenObservation(env)
+    return env
+
+
+def make_vector(config: Config, copies: int) -> Any:
+    gymnasium = library()
+    if gymnasium.spec(config.id).vector_entry_point is None:
+        raise UserError(
+            f"env.copies: {config.id!r} has no vector environment of its own; "
+            "use env.copies=here or env.copies=processes"
+        )
+    return gymnasium.make_vec(config.id, copies, "vector_entry_point", **_arguments(config))
+
+
+def make_processes(config: Config, copies: int) -> Any:
+    gymnasium = library()
+    one = functools.partial(make_one, config)
+    return gymnasium.vector.AsyncVectorEnv(
+        [one] * copies, context="spawn", autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+    )
+
+
+def describe(config: Config) -> tuple[EnvSpec, Callable[[int], Simulator]]:
+    """What it looks like, and how to make copies of it."""
+    check_id(config)
+    name = f"gymnasium/{config.id}"
+    if config.copies == "vector":
+        env = make_vector(config, 1)
+        limit = env.spec.max_episode_steps if env.spec else None
+        spec = spec_of(name, env.single_observation_space, env.single_action_space, limit)
+        rule = rule_of(env)
+        env.close()
+        if rule == "NextStep":
+            return spec, lambda copies: Ones(lambda: make_vector(config, 1), spec, copies)
+        return spec, lambda copies: Vector(make_vector(config, copies), spec)
+    env = make_one(config)
+    spec = spec_of(
+        f"gymnasium/{config.id}", env.observation_space, env.action_space, env.spec.max_episode_steps
+    )
+    env.close()
+    if config.copies == "processes":
+        return spec, lambda copies: Vector(make_processes(config, copies), spec)
+    return spec, lambda copies: Copies(lambda: make_one(config), spec, copies)
+
+
+def make(config: Config) -> Env:
+    spec, simulators = describe(config)
+    return make_outside(spec, simulators, config)

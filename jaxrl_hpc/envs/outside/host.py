@@ -1,0 +1,214 @@
+"""The host's side of outside environments: simulators that stay alive between calls, and their faults.
+
+The program holds a ticket per copy (the first seed of the reset that made them), and the host finds the
+simulator by it. A ticket that it does not know comes out of a checkpoint: the simulator is made anew and the
+episodes under way are cut. A cut episode is a truncated one whose last observation is the last that was seen;
+it counts as dropped and in no average.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_hpc.comm.ranks import world
+from jaxrl_hpc.envs.outside.caller import Caller, Hung
+from jaxrl_hpc.envs.outside.simulator import Outcome, OutsideConfig, Simulator, describe_exception
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.types import Env, EnvSpec
+
+log = logging.getLogger(__name__)
+MAKING_SECONDS = 600.0  # longest time to make and reset a simulator
+
+
+class SimulatorFailed(Exception):
+    """Ends the program that called; `telling` turns it into a sentence for the user."""
+
+
+class Alive(NamedTuple):
+    """A simulator and the thread it lives in."""
+
+    simulator: Simulator
+    call: Caller
+    copies: int
+
+
+class Host:
+    """Simulators of one environment. `keep` is how many may be alive: more than one only for shards."""
+
+    def __init__(
+        self, spec: EnvSpec, make: Callable[[int], Simulator], config: OutsideConfig, keep: int = 64
+    ) -> None:
+        self.spec, self.make, self.config, self.keep = spec, make, config, keep
+        self.alive: OrderedDict[int, Alive] = OrderedDict()
+        self.steps = 0
+        self.dropped = 0  # episodes given up because of errors
+        self.restarted = 0  # episodes given up because the run was resumed
+        self.failure: str | None = None
+
+    # -- called by the program ------------------------------------------------
+
+    def reset(self, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(tickets [B], obs [B, …]). A simulator of as many copies is used again where another must go."""
+        ticket, copies = int(seeds[0]), len(seeds)
+        alive = self.alive.pop(ticket, None)
+        if alive is None and len(self.alive) >= self.keep:
+            _, alive = self.alive.popitem(last=False)
+        if alive is not None and alive.copies != copies:
+            self._end(alive)
+            alive = None
+        alive, obs = self._begin(alive, seeds)
+        self.alive[ticket] = alive
+        return np.full(copies, ticket, np.uint32), obs
+
+    def step(self, ticket: np.ndarray, seeds: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, ...]:
+        """obs, final_obs, reward, terminated, truncated, dropped; final_obs of dropped ones means nothing."""
+        self.steps += 1
+        number = int(ticket[0])
+        if number not in self.alive:
+            alive, obs = self._begin(None, seeds)
+            self.alive[number] = alive
+            self.restarted += len(seeds)
+            return self._cut(obs, range(len(seeds)))
+        alive = self.alive[number]
+        try:
+            outcome: Outcome = alive.call(lambda: alive.simulator.step(action), self.config.deadline_seconds)
+        except Exception as error:
+            blamed = range(alive.copies)
+            if isinstance(error, Hung):
+                text = f"did not return within env.deadline_seconds = {self.config.deadline_seconds:g}"
+                blamed = range(alive.copies) if alive.simulator.busy is None else [alive.simulator.busy]
+            else:
+                text = describe_exception(error)
+            self._trouble(dict.fromkeys(blamed, text))
+            del self.alive[number]  # what it is like inside nobody knows
+            self._end(alive)
+            self.alive[number], obs = self._begin(None, seeds)
+            self.dropped += alive.copies
+            return self._cut(obs, range(alive.copies))
+        if not outcome.troubles:
+            return (*outcome[:5], np.zeros(alive.copies, np.float32))
+        self._trouble(outcome.troubles)
+        broken = sorted(outcome.troubles)
+        fresh = self._guarded(
+            alive.call, lambda: alive.simulator.restart(broken, seeds[broken]), "restarting"
+        )
+        self.dropped += len(broken)
+        obs = outcome.obs.copy()
+        obs[broken] = fresh
+        return self._cut(obs, broken, outcome)
+
+    # -- details ----------------------------------------------------------------
+
+    def _begin(self, alive: Alive | None, seeds: np.ndarray) -> tuple[Alive, np.ndarray]:
+        """A simulator at the start of new episodes."""
+        if alive is None:
+            call = Caller()
+            simulator = self._guarded(call, lambda: self.make(len(seeds)), "making it")
+            alive = Alive(simulator, call, len(seeds))
+        found = alive
+        obs = self._guarded(found.call, lambda: found.simulator.reset(seeds), "resetting it")
+        return found, obs
+
+    def _guarded(self, call: Caller, question: Callable[[], Any], doing: str) -> Any:
+        try:
+            return call(question, max(MAKING_SECONDS, self.config.deadline_seconds))
+        except Hung:
+            self._fail(f"env {self.spec.name!r}: {doing} did not end within {MAKING_SECONDS:g} s")
+        except UserError as error:
+            self._fail(str(error))
+        except Exception as error:
+            self._fail(f"env {self.spec.name!r}: {doing} {describe_exception(error)}")
+
+    def _end(self, alive: Alive) -> None:
+        with contextlib.suppress(Exception):
+            alive.call(alive.simulator.close, 1.0)
+        alive.call.end()
+
+    def _cut(self, obs: np.ndarray, copies: Any, outcome: Outcome | None = None) -> tuple[np.ndarray, ...]:
+        """The step with some copies' episodes cut, all others as in `outcome`."""
+        number = len(obs)
+        chosen = np.zeros(number, bool)
+        chosen[list(copies)] = True
+        if outcome is None:
+            outcome = Outcome(obs, obs, *(np.zeros(number, t) for t in (np.float32, bool, bool)), {})
+        return (
+            obs,
+            outcome.final_obs,
+            np.where(chosen, np.float32(0), outcome.reward),
+            outcome.terminated & ~chosen,
+            outcome.truncated | chosen,
+            chosen.astype(np.float32),
+        )
+
+    def _trouble(self, troubles: dict[int, str]) -> None:
+        """Stop, or say that episodes are dropped."""
+        text = self._sentence(troubles)
+        if self.config.on_error == "stop":
+            self._fail(f"{text}; env.on_error=reset drops such episodes and goes on")
+        # the first few, then ever rarer
+        if self.dropped < 5 or (self.dropped & (self.dropped - 1)) == 0:
+            log.warning("%s; dropped (%d episodes so far)", text, self.dropped + len(troubles))
+
+    def _sentence(self, troubles: dict[int, str]) -> str:
+        copies = sorted(troubles)
+        which = f"copy {copies[0]}" if len(copies) == 1 else f"copies {', '.join(map(str, copies))}"
+        reasons = "; ".join(dict.fromkeys(troubles[i] for i in copies))
+        return f"env {self.spec.name!r}: {which} {reasons} (step {self.steps}, rank {world().rank})"
+
+    def _fail(self, text: str) -> Any:
+        self.failure = text
+        raise SimulatorFailed(text)
+
+    def counts(self) -> dict[str, int]:
+        """Episodes that ended otherwise than by their own rules, since the beginning of the run."""
+        return {"dropped_episodes": self.dropped, "restarted_episodes": self.restarted}
+
+    def resume(self, counts: dict[str, int]) -> str:
+        """Goes on counting from a checkpoint; what to tell the user."""
+        self.dropped, self.restarted = counts["dropped_episodes"], counts["restarted_episodes"]
+        return (
+            f"env {self.spec.name!r} runs outside of the program, so that no checkpoint has it: it is made anew, "
+            "and the episodes that were under way are cut, counted (restarted_episodes) and begin again"
+        )
+
+    def close(self) -> None:
+        while self.alive:
+            self._end(self.alive.popitem()[1])
+
+
+def hosts_of(env: Env) -> list[Any]:
+    """The hosts behind an environment: of training, of evaluation."""
+    return [e.host for e in (env, env.for_evaluation) if e is not None and e.host is not None]
+
+
+def outside_counts(env: Env) -> dict[str, int]:
+    """Episodes of outside simulators that were given up; nothing for other environments."""
+    return env.host.counts() if env.host is not None else {}
+
+
+@contextlib.contextmanager
+def telling(env: Env) -> Iterator[None]:
+    """Whatever ends the programs inside because a simulator failed is told as the simulator's failure."""
+    try:
+        yield
+    except Exception:
+        for host in hosts_of(env):
+            if host.failure is not None:
+                raise UserError(host.failure) from None
+        raise
+
+
+class _OwnFailures(logging.Filter):
+    """JAX logs a traceback for every exception in a callback; `telling` says ours in one sentence."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], SimulatorFailed))
+
+
+logging.getLogger("jax._src.callback").addFilter(_OwnFailures())
