@@ -1,0 +1,261 @@
+"""What ranks do with one-sided memory in tests: at random, and checked against what all of them did.
+
+python -m tests.mpi.one_sided KIND,… ITEMS [progress|thread|broken…]     rank 0 prints a JSON object per kind
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from jaxrl_hpc.comm.bitmap import Bitmap
+from jaxrl_hpc.comm.counter import Counter
+from jaxrl_hpc.comm.one_sided import examine
+from jaxrl_hpc.comm.patience import Patience
+from jaxrl_hpc.comm.progress import ProgressThread
+from jaxrl_hpc.comm.ring import Ring, Rule
+from jaxrl_hpc.comm.slot import Slot
+from jaxrl_hpc.comm.windows import Kind, Window
+
+LARGEST = 3000  # bytes of an item
+
+
+def payload(producer: int, number: int) -> np.ndarray:
+    """Bytes of any length that end in a checksum of who made them and which they are."""
+    rng = np.random.default_rng([producer, number])
+    body = rng.integers(0, 256, int(rng.integers(0, LARGEST - 12)), np.uint8)
+    head = np.array([producer, number], np.int32).view(np.uint8)
+    check = np.array([zlib.crc32(head.tobytes() + body.tobytes())], np.uint32).view(np.uint8)
+    return np.concatenate([head, body, check])
+
+
+def whole(data: np.ndarray, producer: int, number: int) -> bool:
+    named = data[:8].view(np.int32).tolist() == [producer, number]
+    return named and zlib.crc32(data[:-4].tobytes()) == int(data[-4:].copy().view(np.uint32)[0])
+
+
+def counters(comm: Any, kind: Kind, count: int) -> dict[str, Any]:
+    """Every rank adds to counters of all ranks; tickets of one of them are all different."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    window = Window(comm, 4 * Counter.NBYTES, kind)
+    totals = [Counter(window, owner, 0) for owner in range(size)]
+    tickets, low, high = (Counter(window, size - 1, i * Counter.NBYTES) for i in (1, 2, 3))
+    rng = np.random.default_rng(rank)
+    added, mine = np.zeros(size, np.int64), []
+    values = rng.integers(-(2**40), 2**40, count)
+    for value in values.tolist():
+        owner = int(rng.integers(size))
+        totals[owner].add(value)
+        added[owner] += value
+        mine.append(tickets.add(1))
+        low.minimum(value)
+        high.maximum(value)
+    window.barrier()
+    expected = comm.allreduce(added)
+    everyone = np.concatenate(comm.allgather(np.array(mine)))
+    good = [
+        [one.read() for one in totals] == expected.tolist(),
+        np.array_equal(np.sort(everyone), np.arange(count * size)),
+        low.read() == min(0, comm.allreduce(values.min(), MPI.MIN)),
+        high.read() == max(0, comm.allreduce(values.max(), MPI.MAX)),
+    ]
+    return finish(comm, window, {"right": all(good)})
+
+
+def bits(comm: Any, kind: Kind, count: int) -> dict[str, Any]:
+    """All ranks set, then clear, all bits in orders of their own: each bit has one who was first."""
+    rank = comm.Get_rank()
+    window = Window(comm, Bitmap.nbytes(count), kind)
+    flags = Bitmap(window, 0, 0, count)
+    right = True
+    for change, before in ((flags.set, False), (flags.clear, True)):
+        order = np.random.default_rng([7, rank]).permutation(count).tolist()
+        first = [bit for bit in order if change(bit) == before]
+        window.barrier()
+        right &= sorted(bit for one in comm.allgather(first) for bit in one) == list(range(count))
+        right &= bool((flags.all() != before).all())
+        window.barrier()
+    return finish(comm, window, {"right": right})
+
+
+def slot(comm: Any, kind: Kind, count: int) -> dict[str, Any]:
+    """Rank 0 publishes without pause; all others read without pause."""
+    rank = comm.Get_rank()
+    window = Window(comm, Slot.nbytes(LARGEST), kind)
+    shared = Slot(window, 0, 0, LARGEST)
+    torn, seen, out = 0, [-1], np.zeros(LARGEST, np.uint8)
+    patience = Patience()
+    for number in range(count if rank == 0 else 0):
+        data = payload(0, number)
+        shared.write(np.concatenate([data, np.zeros(LARGEST - data.size, np.uint8)]), 2 * number)
+    while rank != 0 and seen[-1] < 2 * (count - 1):
+        version = shared.read(out)
+        if version is None:
+            patience.pause()
+            continue
+        length = payload(0, version // 2).size
+        torn += not whole(out[:length], 0, version // 2)
+        seen.append(version)
+        patience.again()
+    reads, retries = comm.reduce(len(seen) - 1), comm.reduce(shared.retries)
+    rising = comm.allreduce(int(seen == sorted(set(seen))), MPI.MIN)
+    found = {"torn": comm.reduce(torn), "rising": bool(rising), "reads": reads, "retries": retries}
+    return finish(comm, window, found)
+
+
+def rings(comm: Any, kind: Kind, rule: Rule, consumers: int, count: int, seed: int) -> dict[str, Any]:
+    """The first ranks take from all rings, in any order; each of the others has one, in anyone's memory."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    rng = np.random.default_rng(seed)
+    capacity, producers = int(rng.integers(1, 9)), list(range(consumers, size))
+    owners = {p: int(rng.integers(size)) for p in producers}
+    room = Ring.nbytes(capacity, LARGEST)
+    window = Window(comm, Bitmap.nbytes(size) + size * room, kind)
+    active = Bitmap(window, 0, 0, size)
+    made = {
+        p: Ring(window, owners[p], Bitmap.nbytes(size) + p * room, capacity, LARGEST, rule) for p in producers
+    }
+    if rank in producers:
+        active.set(rank)
+    window.barrier()
+    own, found, bad = np.random.default_rng([seed, rank]), [], 0
+    if rank in producers:
+        for number in range(count):
+            made[rank].push(payload(rank, number))
+            if own.random() < 0.01:
+                time.sleep(own.random() * 1e-3)
+        active.clear(rank)
+    else:
+        patience = Patience()
+        while True:
+            ended = not active.all().any()
+            p = int(own.choice(producers))
+            item = made[p].take()
+            if item is not None:
+                bad += not whole(item.data, p, item.number)
+                found.append((p, item.number))
+                patience.again()
+            elif ended and not any(ring.waiting() for ring in made.values()):
+                break
+            else:
+                patience.pause()
+    lists = comm.gather(found)
+    counts = comm.gather({p: dict(made[p].counts) for p in producers})
+    result = {"bad": comm.reduce(bad), "rule": rule, "consumers": consumers, "kind": kind}
+    if rank == 0:
+        result |= accounts(lists, counts, producers, consumers, count)
+    return finish(comm, window, result)
+
+
+def accounts(
+    lists: list[list[tuple[int, int]]], counts: list[dict], producers: list[int], consumers: int, count: int
+) -> dict[str, Any]:
+    """What was delivered against what was counted, over all ranks."""
+    delivered = [item for one in lists for item in one]
+    lost = {p: counts[p][p]["rejected"] + counts[p][p]["dropped"] for p in producers}
+    arrived = {p: sum(q == p for q, _ in delivered) for p in producers}
+    ordered = all(
+        numbers == sorted(numbers)
+        for one in lists
+        for numbers in ([n for q, n in one if q == p] for p in producers)
+    )
+    return {
+        "twice": len(delivered) - len(set(delivered)),
+        "ordered": ordered,
+        "missing": sum(count - arrived[p] - lost[p] for p in producers),
+        "delivered": len(delivered),
+        "lost": sum(lost.values()),
+        "collisions": sum(counts[c][p]["collisions"] for c in range(consumers) for p in producers),
+    }
+
+
+def progress(comm: Any, kind: Kind, thread: bool) -> dict[str, Any]:
+    """How many operations on the last rank's memory end while it sits in one compiled call."""
+    import jax
+    import jax.numpy as jnp
+
+    rank, size = comm.Get_rank(), comm.Get_size()
+    long = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: y * 0.999999 + 1e-6, x))
+    long(jnp.float32(0.5), 10).block_until_ready()
+    window = Window(comm, 2 * Counter.NBYTES + 4096, kind)
+    target = size - 1
+    number, left = Counter(window, target, 0), Counter(window, 0, Counter.NBYTES)
+    data, done = np.zeros(4096, np.uint8), 0
+    with ProgressThread(comm) if thread else contextlib.nullcontext():
+        window.barrier()
+        if rank == target:
+            long(jnp.float32(0.5), 50_000_000).block_until_ready()
+            left.add(1)
+        while rank != target and not left.read():
+            number.add(1)
+            window.write(target, 128, data)
+            window.read(target, 128, data)
+            done += not left.read()
+        window.barrier()
+    return finish(comm, window, {"least": comm.allreduce(done if rank != target else 2**31, MPI.MIN)})
+
+
+def finish(comm: Any, window: Window, result: dict[str, Any]) -> dict[str, Any]:
+    result["operations"] = comm.allreduce(window.operations)
+    window.free()
+    return result
+
+
+def broken(comm: Any) -> dict[str, Any]:
+    """What the self-test finds: where all is well, where sums are wrong, where an operation never ends."""
+    found = {"works": examine(comm)}
+    atomic, claim = Window.atomic, Window.compare_and_swap
+    last = comm.Get_rank() == comm.Get_size() - 1
+    if last:
+        Window.atomic = lambda self, op, *rest, **more: atomic(self, op, *rest, **more) + (op == "read")
+    found["wrong"] = examine(comm, seconds=6)
+    Window.atomic = atomic
+    if last:
+        Window.compare_and_swap = lambda *_: time.sleep(3600)
+    found["endless"] = examine(comm, seconds=2)
+    Window.compare_and_swap = claim
+    return {name: verdict._asdict() for name, verdict in found.items()}
+
+
+def everything(comm: Any, kind: Kind, items: int) -> dict[str, Any]:
+    several = comm.Get_size() > 2
+    results: dict[str, Any] = {
+        "kind": kind,
+        "counters": counters(comm, kind, items),
+        "bits": bits(comm, kind, 70),
+        "slot": slot(comm, kind, items),
+        "rings": [
+            rings(comm, kind, rule, consumers, items, seed)
+            for seed, rule in enumerate(["block", "reject", "drop_oldest"])
+            for consumers in ((1, comm.Get_size() - 1) if several else (1,))
+        ],
+    }
+    parts = [results["counters"], results["bits"], results["slot"], *results["rings"]]
+    return results | {"operations": sum(part["operations"] for part in parts)}
+
+
+def main() -> None:
+    comm, options = MPI.COMM_WORLD, sys.argv[3:]
+    for kind in sys.argv[1].split(","):
+        results = everything(comm, kind, int(sys.argv[2]))
+        results |= {name: progress(comm, kind, name == "thread") for name in options if name != "broken"}
+        if comm.Get_rank() == 0:
+            print(json.dumps(results), flush=True)
+    if "broken" in options:
+        found = broken(comm)
+        if comm.Get_rank() == 0:
+            print(json.dumps(found), flush=True)
+        comm.Barrier()
+        os._exit(0)  # a thread is still in the operation that never ends
+
+
+if __name__ == "__main__":
+    main()

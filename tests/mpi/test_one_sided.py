@@ -1,0 +1,70 @@
+"""One-sided memory on real ranks: nothing lost, twice or torn, and progress while a rank computes.
+
+Interleavings that ranks hardly ever meet are in tests/comm/test_structures.py.
+"""
+
+import pytest
+
+from tests.mpi import launch
+
+pytestmark = [pytest.mark.mpi, launch.needs_mpi]
+RULES = ["block", "reject", "drop_oldest"]
+
+
+def run(ranks, *arguments, seconds=500.0):
+    status, output = launch.run(ranks, "-m", "tests.mpi.one_sided", *arguments, seconds=seconds)
+    assert status == 0, output
+    return launch.results(output)
+
+
+def check(result, ranks, items):
+    assert result["counters"]["right"] and result["bits"]["right"]
+    slot = result["slot"]
+    assert slot["torn"] == 0 and slot["rising"] and slot["reads"] >= ranks - 1
+    assert [ring["rule"] for ring in result["rings"]] == [rule for rule in RULES for _ in range(2)]
+    for ring in result["rings"]:
+        assert ring["bad"] == ring["twice"] == ring["missing"] == 0 and ring["ordered"], ring
+        producers = ranks - ring["consumers"]
+        assert ring["delivered"] + ring["lost"] == producers * items
+        if ring["rule"] == "block":
+            assert ring["lost"] == 0
+        if ring["consumers"] == 1 and ring["rule"] != "drop_oldest":
+            assert ring["collisions"] == 0
+
+
+@pytest.fixture(scope="module")
+def quick():
+    return run(3, "shared,network", "120", "progress", "broken")
+
+
+@pytest.mark.parametrize("kind", ["shared", "network"])
+def test_every_item_is_delivered_once_or_counted_in_order_and_whole(quick, kind):
+    (result,) = [r for r in quick if r.get("kind") == kind]
+    check(result, ranks=3, items=120)
+
+
+@pytest.mark.parametrize("kind", ["shared", "network"])
+def test_memory_is_reached_while_its_rank_sits_in_a_compiled_call(quick, kind):
+    """On one host; without progress not one round would end before the call does."""
+    (result,) = [r for r in quick if r.get("kind") == kind]
+    assert result["progress"]["least"] > 10
+
+
+def test_the_self_test_tells_right_from_wrong_and_from_endless(quick):
+    found = quick[-1]
+    assert found["works"]["works"] and "a ring right" in found["works"]["text"]
+    assert (
+        not found["wrong"]["works"]
+        and "rank 2: RuntimeError: atomic additions gave" in found["wrong"]["text"]
+    )
+    assert not found["endless"]["works"] and "Stalled: rank 0 waited" in found["endless"]["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_million_operations():
+    results = run(4, "shared,network", "5000", "thread", seconds=3500)
+    for result in results:
+        check(result, ranks=4, items=5000)
+        assert result["thread"]["least"] > 10
+    assert sum(result["operations"] for result in results) > 1_000_000
