@@ -47,7 +47,7 @@ def build(config: Config) -> Parts:
     shards = getattr(flow, "shards", 1)
     env: Env = _make("env", config.env)
     agent_config = divided("agent", config.agent, shards, ["batch_size"])
-    agent: Agent = _make("agent", agent_config, env.spec, num_envs=flow.num_envs)
+    agent: Agent = _make("agent", agent_config, env.spec, num_envs=getattr(flow, "all_copies", flow.num_envs))
     copies = divided("workflow", flow, shards, ["num_envs"]).num_envs
     name = getattr(config.agent, "name", "?")
     replay: Replay | None = None

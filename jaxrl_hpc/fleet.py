@@ -195,6 +195,13 @@ class Fleet:
         """What saves and restores `states`."""
         return Checkpointer(directory, keep=keep)
 
+    def asked(self) -> tuple[int, int]:
+        """(signal, rank): a request to stop that ranks outside this fleet got; zeros if none."""
+        return 0, 0
+
+    def rest(self, finished: bool) -> None:
+        """Training is over, finished or stopped; who only helped with it may go."""
+
     def place(self) -> str:
         """Where the lanes run, for people."""
         return f"{len({group.device for group in self.groups})} device(s)"

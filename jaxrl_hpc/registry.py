@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from jaxrl_hpc.agents import a2c, ddpg, dqn, dyna_q, ppo, recurrent_dqn, td3
 from jaxrl_hpc.envs import dotted, exabooster, gymnax_bridge, probes
-from jaxrl_hpc.envs.outside import gymnasium_env
+from jaxrl_hpc.envs.outside import envpool_env, gymnasium_env
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, sequence, uniform
 from jaxrl_hpc.schema import Schema
-from jaxrl_hpc.workflows import fused, sharded
+from jaxrl_hpc.workflows import asynchronous, fused, sharded
 
 
 class Component(NamedTuple):
@@ -41,11 +41,17 @@ REPLAYS: dict[str, Component] = {
     "sequence": _component(sequence),
     "uniform": _component(uniform),
 }
-WORKFLOWS: dict[str, Component] = {"fused": _component(fused), "sharded": _component(sharded)}
+WORKFLOWS: dict[str, Component] = {
+    "async": _component(asynchronous),
+    "fused": _component(fused),
+    "sharded": _component(sharded),
+}
 ENVS: dict[str, Component] = {
     **{name: _component(gymnax_bridge) for name in gymnax_bridge.NAMES},
     **{name: Component(exabooster.ExaBoosterConfig, exabooster.make_env) for name in exabooster.NAMES},
     **{name: _component(probes) for name in probes.NAMES},
+    **{name: Component(envpool_env.LanderConfig, envpool_env.make_lander) for name in envpool_env.LANDERS},
+    **{name: Component(envpool_env.AtariConfig, envpool_env.make_atari) for name in envpool_env.GAMES},
     "gymnasium": _component(gymnasium_env),
 }
 

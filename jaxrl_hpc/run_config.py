@@ -33,4 +33,10 @@ class RunConfig(Schema):
         (), "also log to Weights & Biases or MLflow (pip install 'jaxrl-hpc[tracking]'), offline by default"
     )
     profile: bool = static(False, "time the phases of the run: columns time/… of the metrics, trace.json")
+    record_schedule: bool = static(
+        False, "asynchronous workflows: write down the order of arrivals, schedule-*.csv in the run's folder"
+    )
+    replay_schedule: str = static(
+        "", "asynchronous workflows: repeat the arrivals that the run in this folder wrote down; empty: no"
+    )
     progress_seconds: float = static(10.0, "seconds between progress lines in a batch log", gt=0)

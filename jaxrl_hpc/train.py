@@ -15,6 +15,7 @@ from jaxrl_hpc import machine
 from jaxrl_hpc.build import Parts, build, hypers_of
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
+from jaxrl_hpc.crew import Crew
 from jaxrl_hpc.envs.outside.host import telling
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.fleet import Fleet, Lane
@@ -27,13 +28,14 @@ from jaxrl_hpc.io.trace import merge
 from jaxrl_hpc.io.tracking import check_installed
 from jaxrl_hpc.signals import StopSignals
 from jaxrl_hpc.trainer import Stretch, Trainer
+from jaxrl_hpc.workflows.engine import Engine
 
 EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
 # what may differ between a run and its continuation
 HARMLESS = (
     "run.checkpoint_seconds", "run.keep_checkpoints", "run.progress_seconds", "run.tensorboard",
-    "run.trackers", "run.profile", "run.executors", "run.threads", "workflow.devices",
-    "workflow.deadline_seconds",
+    "run.trackers", "run.profile", "run.executors", "run.threads", "run.record_schedule", "workflow.devices",
+    "workflow.deadline_seconds", "workflow.actors",
 )  # fmt: skip
 
 
@@ -52,6 +54,8 @@ def lanes_of(config: Config) -> list[Lane]:
 
 def make_fleet(config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int | None = None) -> Fleet:
     """Lanes on this machine's devices, as the config wants them."""
+    if isinstance(parts.workflow.programs, Engine):
+        return Crew(config, parts, lanes, episodes or config.run.eval_episodes)
     if not parts.workflow.pure:
         return HostedFleet(parts, lanes, episodes or config.run.eval_episodes)
     mode = config.run.seeds_mode
@@ -73,6 +77,8 @@ def check_one_seed(parts: Parts, lanes: Sequence[Lane]) -> None:
             f"but this process is to train {len(lanes)}: set run.seeds=1 and start one process per run.seed "
             "(of a sweep: trials_per_task: 1)"
         )
+    if parts.env.external:
+        parts.env.host.seed = lanes[0].seed
 
 
 def check_memory(fleet: Fleet) -> int:
@@ -148,8 +154,15 @@ def train(
         check_one_seed(parts, lanes)
         stack.enter_context(telling(parts.env))
         fleet = make_fleet(config, parts, lanes)
-        ranks.all_succeed(lambda: check_memory(fleet))
+        learns = not isinstance(fleet, Crew) or ranks.all_succeed(
+            lambda: fleet.join(ranks, watchdog, run.path)
+        )
+        ranks.all_succeed(lambda: check_memory(fleet) if learns else 0)
         ranks.first_does(lambda: run.write_config(config.to_dict()))
+        if isinstance(fleet, Crew) and not learns:
+            finished = fleet.act(stop)
+            ranks.barrier()
+            return Outcome(finished, None, speaks=False)
         what = "trial" if stretch else "seed"
         say(f"compiling for {len(lanes)} {what}(s) on {fleet.place()} …")
         # while the compiler works, so that the first checkpoint does not have to wait for it
@@ -176,8 +189,8 @@ def train(
             writer.close()
         if config.run.profile:
             trainer.trace.write(run.path)
-            ranks.barrier()
-            ranks.first_does(lambda: merge(run.path))
+            fleet.ranks.barrier()
+            fleet.ranks.first_does(lambda: merge(run.path))
         if not finished:
             done = f"{trainer.stopped_by}: saved at {trainer.env_steps:,} steps"
             say(f"{done}; continue with the same command and --resume (run directory {run.path})")

@@ -214,6 +214,8 @@ class Trainer:
             due = time.perf_counter() - last_save > run.checkpoint_seconds
             with self.trace.span("agreeing"):
                 stopping, saving = self.agree(stop, due)
+            if stopping:
+                self.fleet.rest(finished=False)
             if saving or stopping:
                 self.save()
                 last_save = time.perf_counter()
@@ -236,15 +238,18 @@ class Trainer:
 
     def agree(self, stop: StopSignals, due: bool) -> tuple[bool, bool]:
         """(stop?, save?), the same on all ranks: if any rank got a signal, if rank 0 finds it is time."""
-        votes = self.ranks.everyone(stop.number, due)
-        asked = np.flatnonzero(votes[:, 0])
+        number, elsewhere = self.fleet.asked()
+        votes = self.ranks.everyone(stop.number or number, due, self.ranks.rank if stop.number else elsewhere)
+        asked = votes[votes[:, 0] > 0]
         if len(asked):
-            self.stopped_by = signal.Signals(votes[asked[0], 0]).name
-            self.stopped_by += f" on rank {', '.join(map(str, asked))}" if self.ranks.size > 1 else ""
+            self.stopped_by = signal.Signals(asked[0, 0]).name
+            ranks = ", ".join(str(rank) for rank in asked[:, 2])
+            self.stopped_by += f" on rank {ranks}" if self.ranks.size > 1 or number else ""
         return len(asked) > 0, bool(votes[0, 1])
 
     def finish(self) -> dict[str, Any]:
         """Final evaluation, checkpoint and summary."""
+        self.fleet.rest(finished=True)
         self.watchdog.at("finishing", self.iterations // self.schedule.chunk, armed=False)
         final: list[Evaluation] = []
         if self.ranks.first:

@@ -16,7 +16,7 @@ LAYERS = [
     ["config"],
     ["build", "machine", "signals"],
     ["fleet", "summary", "pieces", "pictures"],
-    ["hosted"],
+    ["hosted", "crew"],
     ["trainer"],
     ["train"],
     ["evaluation", "sweeps"],

@@ -65,6 +65,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
                 "entropy": entropy,
                 "value": value.mean(),
                 "rho": jnp.exp(log_rho).mean(),
+                "rho_clipped": jnp.mean(jnp.exp(log_rho) > hypers["rho_bar"]),
             }
 
         grads, metrics = jax.grad(loss, has_aux=True)(state.params)

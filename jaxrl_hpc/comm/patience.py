@@ -17,6 +17,11 @@ class Patience:
         self._looks = 0
         self._since = 0.0
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the last look was in vain."""
+        return self._looks > 0
+
     def pause(self) -> None:
         now = time.perf_counter()
         if self._looks == 0:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from jaxrl_hpc.comm.patience import Patience
 from jaxrl_hpc.errors import UserError
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Ranks:
     """The job as seen by one of its processes. Without a communicator: a job of one."""
 
     def __init__(self, comm: Any = None) -> None:
+        self.comm = comm
         self.rank: int = comm.Get_rank() if comm else 0
         self.size: int = comm.Get_size() if comm else 1
         self._host = comm.Clone() if comm else None
@@ -70,9 +72,21 @@ class Ranks:
         self._host.Allgather(mine, theirs)
         return theirs
 
-    def barrier(self) -> None:
+    def add(self, numbers: np.ndarray) -> np.ndarray:
+        """The sum over ranks, float64."""
+        total = np.array(numbers, np.float64)
         if self._host:
-            self._host.Barrier()
+            from mpi4py import MPI
+
+            self._host.Allreduce(MPI.IN_PLACE, total)
+        return total
+
+    def barrier(self) -> None:
+        """By looking now and then: ranks that wait for long must not keep cores from those who work."""
+        if self._host:
+            request, patience = self._host.Ibarrier(), Patience()
+            while not request.Test():
+                patience.pause()
 
     def first_does(self, function: Callable[[], T]) -> T:
         """Rank 0 calls it; all get what it returned, or fail as it failed."""

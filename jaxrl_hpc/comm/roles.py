@@ -50,10 +50,11 @@ class Roles(NamedTuple):
 def assign(comm: Any, size: int, rank: int, learners: int, actors: int, shared: bool) -> Roles:
     """Roles of a job of `size` ranks; `actors` as in the config, 0 for all that do not learn."""
     if size < learners + 1:
+        plural = "s" if size > 1 else ""
         raise UserError(
-            f"this is a job of {size} rank{'s' if size > 1 else ''}, but {learners} learner(s) and at least one "
-            f"actor need {learners + 1}: start it with mpirun -n {learners + (actors or 2)} jaxrl-hpc train …, "
-            "or use workflow.name=fused"
+            f"this is a job of {size} rank{plural}, but workflow.learners={learners} and at least one actor "
+            f"need {learners + 1}: start it with mpirun -n {learners + (actors or 2)} jaxrl-hpc train …, or "
+            "use workflow.name=fused"
         )
     if actors and learners + actors != size:
         raise UserError(
@@ -63,7 +64,7 @@ def assign(comm: Any, size: int, rank: int, learners: int, actors: int, shared: 
     served = 1 if shared else learners
     if size - learners < served:
         raise UserError(
-            f"workflow.learners is {learners}, but there are only {size - learners} actors: each learner needs one "
-            "of its own; start more ranks, or share batches out (workflow.learner_mode=shared)"
+            f"workflow.learners is {learners}, but only {size - learners} rank(s) act: each learner needs an "
+            "actor of its own; start more ranks, or let one share batches out (workflow.learner_mode=shared)"
         )
     return Roles(comm, rank, learners, size - learners, served)

@@ -43,7 +43,10 @@ CORE_SCHEMA = pa.schema(
         ("wall_seconds", pa.float64()),  # training time so far, over all resumes
     ]
 )
-CLOCK_COLUMNS = ("wall_seconds", "env_steps_per_second", "updates_per_second", "compile_seconds")
+CLOCK_COLUMNS = (
+    "wall_seconds", "env_steps_per_second", "updates_per_second", "compile_seconds",
+    "learner_idle", "actor_idle", "queue_depth",
+)  # fmt: skip
 CLOCK_PREFIX = "time/"  # phase timers; with CLOCK_COLUMNS all that may differ between exact repeats
 
 MAX_PARTS = 16

@@ -41,12 +41,17 @@ def learn(
 
 
 def learn_from_replay(
-    agent: Agent, replay: Replay, state: LearnerState, memory: PyTree, key: Array
+    agent: Agent,
+    replay: Replay,
+    state: LearnerState,
+    memory: PyTree,
+    key: Array,
+    reduce: Callable[[PyTree], PyTree] = lambda grads: grads,
 ) -> tuple[LearnerState, PyTree, Metrics]:
     """One sample, its update, and the priorities that follow from it."""
     sample_key, learn_key = jax.random.split(key)
     batch = replay.sample(memory, sample_key, state.progress)
-    state, metrics, priority = learn(agent, state, batch, learn_key)
+    state, metrics, priority = learn(agent, state, batch, learn_key, reduce)
     return state, replay.prioritise(memory, batch.index, priority), metrics
 
 

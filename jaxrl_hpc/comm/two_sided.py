@@ -1,0 +1,120 @@
+"""Actors and learners connected by ordinary messages, none of which anybody waits for.
+
+Sends are synchronous and non-blocking (MPI_Issend): one is complete when its receiver has begun to take it,
+so the number of incomplete sends is the number of messages under way, whatever MPI buffers. An actor has
+`in_flight` of them and then no room: a slow learner holds its actors back, and memory stays bounded. A
+learner has one parameter message per actor under way; an actor that is slow to take it skips versions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jaxrl_hpc.comm.channel import Arrival, Sizes, Transport
+from jaxrl_hpc.comm.packing import aligned
+from jaxrl_hpc.comm.patience import Patience
+from jaxrl_hpc.comm.roles import Roles
+
+VERSION = 64  # bytes before parameters, so that these are aligned
+DATA, END = 0, 1  # tags
+
+
+class TwoSidedActor:
+    def __init__(self, roles: Roles, sizes: Sizes) -> None:
+        from mpi4py import MPI
+
+        self._status = MPI.Status()
+        self._messages, self._params = roles.comm.Clone(), roles.comm.Clone()
+        self._learner = roles.learner_of(roles.number)
+        self._buffers = [aligned(sizes.message) for _ in range(sizes.in_flight)]
+        self._requests: list[Any] = [None] * sizes.in_flight
+        self._incoming = VERSION + sizes.params
+
+    @property
+    def lost(self) -> int:
+        return 0
+
+    def offer(self, message: np.ndarray) -> bool:
+        for i, request in enumerate(self._requests):
+            if request is None or request.Test():
+                np.copyto(self._buffers[i], message)
+                self._requests[i] = self._messages.Issend(self._buffers[i], dest=self._learner, tag=DATA)
+                return True
+        return False
+
+    def newest(self) -> tuple[int, np.ndarray] | None:
+        buffer = None
+        while self._params.Iprobe(source=self._learner, tag=DATA):
+            buffer = aligned(self._incoming)
+            self._params.Recv(buffer, source=self._learner, tag=DATA)
+        return None if buffer is None else (int(buffer[:VERSION].view(np.int64)[0]), buffer[VERSION:])
+
+    def close(self) -> None:
+        """The learner drains whatever is under way, until this end mark."""
+        nothing, ended, patience = np.zeros(0, np.uint8), False, Patience()
+        self._requests.append(self._messages.Issend(nothing, dest=self._learner, tag=END))
+        while not (ended and all(request is None or request.Test() for request in self._requests)):
+            self.newest()
+            if not ended and self._params.Iprobe(source=self._learner, tag=END):
+                self._params.Recv(nothing, source=self._learner, tag=END)
+                ended = True
+            patience.pause()
+        self.newest()  # what came just before the end
+
+
+class TwoSidedLearner:
+    def __init__(self, roles: Roles, sizes: Sizes) -> None:
+        from mpi4py import MPI
+
+        self._any, self._status = MPI.ANY_SOURCE, MPI.Status()
+        self._messages, self._params = roles.comm.Clone(), roles.comm.Clone()
+        self._size, self._first = sizes.message, roles.learners
+        self._actors = [roles.rank_of(actor) for actor in roles.actors_of(roles.rank)]
+        self._latest: np.ndarray | None = None
+        self._sending: dict[int, np.ndarray] = {}  # rank -> what it was sent last
+        self._requests: dict[int, Any] = {}
+
+    def publish(self, version: int, params: np.ndarray) -> None:
+        letter = aligned(VERSION + params.size)
+        letter[:VERSION].view(np.int64)[0] = version
+        letter[VERSION:] = params
+        self._latest = letter
+        self._push()
+
+    def _push(self) -> None:
+        """The newest parameters to every actor that has taken what it was sent before."""
+        for rank in self._actors:
+            if self._latest is self._sending.get(rank):
+                continue
+            if rank not in self._requests or self._requests[rank].Test():
+                assert self._latest is not None
+                self._sending[rank] = self._latest
+                self._requests[rank] = self._params.Issend(self._latest, dest=rank, tag=DATA)
+
+    def drain(self, limit: int) -> list[Arrival]:
+        self._push()
+        found: list[Arrival] = []
+        while len(found) < limit and self._messages.Iprobe(source=self._any, tag=DATA, status=self._status):
+            rank, buffer = self._status.Get_source(), aligned(self._size)
+            self._messages.Recv(buffer, source=rank, tag=DATA)
+            found.append(Arrival(rank - self._first, buffer))
+        return found
+
+    def close(self) -> None:
+        """Until all actors have said that nothing follows."""
+        nothing, running, patience = np.zeros(0, np.uint8), set(self._actors), Patience()
+        self._latest = None
+        ends = [self._params.Issend(nothing, dest=rank, tag=END) for rank in self._actors]
+        ends += self._requests.values()
+        while running or not all(request.Test() for request in ends):
+            while self._messages.Iprobe(source=self._any, status=self._status):
+                rank, tag = self._status.Get_source(), self._status.Get_tag()
+                self._messages.Recv(nothing if tag == END else aligned(self._size), source=rank, tag=tag)
+                if tag == END:
+                    running.discard(rank)
+            patience.pause()
+
+
+TWO_SIDED = Transport(actor=TwoSidedActor, learner=TwoSidedLearner)

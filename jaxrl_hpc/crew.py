@@ -1,0 +1,166 @@
+"""The learners of a job whose other ranks act: the interface of `Fleet` on top of workflows/engine.py.
+
+One seed per job. Rank 0 evaluates and writes; all learners take every step together. A checkpoint is one
+moment of the whole job: learner, replay, the actors' environment copies by actor number, and the unrolls that
+were sent and not yet learned from. With fewer actors than before, the states of the others are kept for later;
+new actors start fresh copies with keys of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_hpc.build import Parts
+from jaxrl_hpc.comm.ranks import Ranks
+from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.fleet import TRAIN_STREAM, Fleet, Lane
+from jaxrl_hpc.hosted import compare_replicas
+from jaxrl_hpc.io.checkpoint import Checkpointer
+from jaxrl_hpc.io.shards import ShardedCheckpointer
+from jaxrl_hpc.types import Array, PyTree
+from jaxrl_hpc.workflows.arrivals import Kept
+from jaxrl_hpc.workflows.engine import Engine
+
+
+class Crew(Fleet):
+    """One lane. `join` and `open` come before training; without them it can only be looked at."""
+
+    def __init__(self, config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int) -> None:
+        if len(lanes) > 1:
+            raise UserError(
+                f"run.seeds is {len(lanes)}: with actors on ranks of their own a job trains one seed; "
+                "start a job per seed with run.seed=…"
+            )
+        super().__init__(parts, lanes, "solo", episodes, jax.local_devices()[:1])
+        self.config = config
+        self.engine: Engine = parts.workflow.programs
+        self.watchdog: Watchdog | None = None
+        self.folder = Path()
+        self.kept: Kept | None = None  # of the checkpoint that is being continued
+        self.last: Kept | None = None  # of actors that have gone home
+
+    def join(self, ranks: Ranks, watchdog: Watchdog, folder: Path) -> bool:
+        """Become part of the job, together with all ranks -> whether this one learns."""
+        roles = self.engine.connect(ranks, jax.eval_shape(lambda: self._arguments(self.groups[0]))[1])
+        self.ranks, self.watchdog, self.folder = self.engine.ranks, watchdog, folder
+        return roles.learns
+
+    def act(self, signal: Any) -> bool:
+        """What a rank that acts does until its learner sends it home -> whether the run is finished."""
+        assert self.watchdog is not None
+        actor = self.engine.actor(self.watchdog, bool(self.config.run.replay_schedule))
+        actor.begin(self._key())
+        finished = actor.serve(signal)
+        self.watchdog.at("going home", actor.state.sequence, armed=False)
+        self.engine.close(finished)
+        return finished
+
+    def _key(self) -> Array:
+        return self._stream(self._arguments(self.groups[0])[0], TRAIN_STREAM)
+
+    def state_shape(self) -> PyTree:
+        return jax.eval_shape(self.parts.workflow.init, *self._arguments(self.groups[0]))
+
+    def compile(self, training: bool = True) -> None:
+        if self.ranks.first:
+            super().compile(training=False)
+        start = time.perf_counter()
+        if training:
+            self.engine.compile(self.state_shape())
+        self.compile_seconds += time.perf_counter() - start
+
+    def initialise(self) -> None:
+        warmup = self.parts.workflow.warmup
+        state = jax.jit(self.parts.workflow.init)(self._key(), self._arguments(self.groups[0])[1])
+        self._open(state)
+        self.states = [warmup(state) if warmup else state]
+
+    def load(self, states: Sequence[PyTree]) -> None:
+        """Copied: a donated buffer must not be NumPy's memory."""
+        self.states = [jax.tree.map(jnp.copy, state) for state in states]
+        if self.watchdog is not None:
+            self._open(self.states[0])
+
+    def _open(self, state: PyTree) -> None:
+        assert self.watchdog is not None
+        run = self.config.run
+        self.engine.open(
+            state, self.kept, self.watchdog, self.folder, run.record_schedule, run.replay_schedule
+        )
+
+    def step(self, iterations: int) -> list[dict[str, Array]]:
+        self.states[0], metrics = self.parts.workflow.step(self.states[0], iterations)
+        return [metrics]
+
+    def per_lane(self, results: Sequence[PyTree]) -> list[PyTree]:
+        """Results on the host; those of training have been checked for learners that differ."""
+        host = super().per_lane(results)
+        for lane in host:
+            if isinstance(lane, dict):
+                compare_replicas(self.engine.layout, lane.pop("replicas"))
+        return host
+
+    def place(self) -> str:
+        return self.engine.roles.describe()
+
+    def asked(self) -> tuple[int, int]:
+        """(signal, rank): a request to stop that an actor got; zeros if none."""
+        return self.engine.mailbox.signal if self.engine.mailbox else (0, 0)
+
+    def rest(self, finished: bool) -> None:
+        """The run is over: actors' last states are kept for the checkpoint, and they go home."""
+        if self.last is None:
+            self.last = self.snapshot()
+            self.engine.close(finished)
+
+    def snapshot(self) -> Kept:
+        if self.last is not None:
+            return self.last
+        mailbox = self.engine.mailbox
+        return mailbox.snapshot() if mailbox else Kept.nothing(self.engine.acting)
+
+    def checkpointer(self, directory: Path, keep: int = 2) -> Any:
+        return CrewStore(self, directory, keep)
+
+
+class CrewStore:
+    """Checkpoints of a crew: learners' states (io/shards.py), and beside them actors and messages."""
+
+    def __init__(self, crew: Crew, directory: Path, keep: int) -> None:
+        self.crew, number = crew, crew.ranks.rank
+        self._files = ShardedCheckpointer(directory, [number], crew.ranks, keep)
+        self._actors = Checkpointer(directory / f"actors-{number:04d}", keep + 1)
+
+    def latest(self) -> int | None:
+        return self._files.latest()
+
+    def wait(self) -> None:
+        """Saves are not in the background."""
+
+    def save(self, step: int, states: Sequence[PyTree], host: dict[str, Any]) -> None:
+        """Actors first: the learners' manifest is the commit mark."""
+        kept, (state,) = self.crew.snapshot(), states
+        arrays = {name: value for name, value in kept._asdict().items() if isinstance(value, np.ndarray)}
+        numbers = {name: int(value) for name, value in kept._asdict().items() if name not in arrays}
+        self.crew.ranks.all_succeed(lambda: self._actors.save(step, arrays, numbers))
+        self._files.save(step, state._replace(replay=()), {self.crew.ranks.rank: state.replay}, host)
+
+    def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:
+        (shape,) = shapes
+        step, shared, parts, host = self._files.restore(shape._replace(replay=()), shape.replay)
+        arrays: dict[str, Any] = {}
+        numbers: dict[str, Any] = {}
+        if self.crew.watchdog is not None:  # to train on, not only to look at the learner
+            _, leaves, numbers = self.crew.ranks.all_succeed(lambda: self._actors.load(step))
+            arrays = {name: leaves[f"['{name}']"] for name in Kept._fields if name not in numbers}
+            self.crew.kept = Kept(**arrays, **numbers)
+        return step, [shared._replace(replay=parts[self.crew.ranks.rank])], host

@@ -1,0 +1,179 @@
+"""An actor: takes the newest parameters, acts, sends, and never waits unless its learner is behind.
+
+    obey notes → newest parameters → unroll [T, B] → pack → offer, until there is room
+
+Two things make it wait on purpose. In lock-step the parameters for unroll s are those after s unrolls have
+been learned from. In a replayed run it asks for the very parameters that made its unroll s when it was
+recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_hpc.comm.channel import ActorSide
+from jaxrl_hpc.comm.control import Control, Kind, Note
+from jaxrl_hpc.comm.patience import Patience
+from jaxrl_hpc.comm.roles import Roles
+from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.types import Array, PyTree
+from jaxrl_hpc.workflows.messages import Acting, ActorState, Header, Message
+
+
+class Policies:
+    """Parameters as they came. With `lag`, those that are at least so many versions older than the newest."""
+
+    def __init__(self, acting: Acting, lag: int) -> None:
+        self._acting, self._lag = acting, lag
+        self._known: deque[tuple[int, PyTree]] = deque()
+        self.newest = -1
+
+    def add(self, version: int, buffer: np.ndarray) -> None:
+        params = jax.tree.map(jax.numpy.array, self._acting.params.unpack(buffer))  # the buffer is not ours
+        self._known.append((version, params))
+        self.newest = version
+        while len(self._known) > 1 and self._known[1][0] <= version - self._lag:
+            self._known.popleft()
+
+    @property
+    def current(self) -> tuple[int, PyTree]:
+        return self._known[0]
+
+
+class Actor:
+    """One actor rank, from the learner's START to its STOP."""
+
+    def __init__(
+        self,
+        acting: Acting,
+        roles: Roles,
+        channel: ActorSide,
+        control: Control,
+        watchdog: Watchdog,
+        *,
+        lag: int,
+        lockstep: bool,
+        replayed: bool,
+    ) -> None:
+        self.acting, self.roles, self.channel, self.control = acting, roles, channel, control
+        self.watchdog, self.lockstep, self.replayed = watchdog, lockstep, replayed
+        self.learner = roles.learner_of(roles.number)
+        self.policies = Policies(acting, 0 if replayed else lag)  # what was recorded has its lag already
+        self.patience = Patience()
+        self.state: ActorState
+        self.message = acting.message.empty()
+        self.ready_for = -1  # replayed: the unroll that the present parameters were asked for
+        self.asked_for = -1
+        self.snapshot: int | None = None  # that is waited for
+        self.stopped: bool | None = None  # by the learner: whether the run is finished
+        self._signalled = False
+        self._idle_before = 0.0
+        self._compiled = False  # the first unroll takes as long as the compiler does
+
+    def begin(self, key: Array) -> None:
+        """Wait for the learner, which may take its time, and start fresh or from a state."""
+        while (note := self.control.receive()) is None or note.kind != Kind.START:
+            if note is not None:
+                self.obey(note)
+            self.watchdog.at(f"waiting for the learner, rank {self.learner}, to start", 0, armed=False)
+            self.patience.pause()
+        self.patience.again()
+        if note.payload.size:
+            state = self.acting.state.unpack(note.payload)
+            rollout = jax.tree.map(jax.numpy.array, state.rollout)
+            self.state = ActorState(rollout, int(state.sequence))
+        else:
+            self.state = ActorState(self.acting.start(key, np.int32(self.roles.number)), note.extra)
+
+    def serve(self, signal: Any) -> bool:
+        """Act until told to stop -> whether the run is finished. A signal's `number` is passed on."""
+        while self.stopped is None:
+            self.listen(signal)
+            if self.stopped is not None:
+                break
+            if self.snapshot is not None:
+                self.report()
+            if not self.prepared():
+                continue
+            self.act()
+            self.deliver(signal)
+        return self.stopped
+
+    def listen(self, signal: Any) -> None:
+        while (note := self.control.receive()) is not None:
+            self.obey(note)
+        if signal.number and not self._signalled:
+            self._signalled = True
+            self.control.send(self.learner, Kind.SIGNAL, signal.number)
+
+    def obey(self, note: Note) -> None:
+        if note.kind == Kind.STOP:
+            self.stopped = bool(note.number)
+        elif note.kind == Kind.SNAPSHOT:
+            self.snapshot = note.number
+        elif note.kind == Kind.PARAMETERS:
+            self.policies.add(note.number, note.payload)
+            self.ready_for = note.extra
+
+    def report(self) -> None:
+        """The state between two unrolls: all before it have been sent."""
+        assert self.snapshot is not None
+        payload = self.acting.state.empty()
+        self.acting.state.pack(self.state._replace(sequence=np.int64(self.state.sequence)), payload)
+        self.control.send(self.learner, Kind.STATE, self.snapshot, self.channel.lost, payload)
+        self.snapshot = None
+
+    def prepared(self) -> bool:
+        """Whether the parameters for the next unroll are here; pauses if not."""
+        sequence = self.state.sequence
+        if self.replayed:
+            if self.asked_for < sequence:
+                self.control.send(self.learner, Kind.WANTED, sequence)
+                self.asked_for = sequence
+            good = self.ready_for == sequence
+        else:
+            found = self.channel.newest()
+            if found is not None:
+                self.policies.add(*found)
+            good = self.policies.newest >= (sequence if self.lockstep else 0)
+        if good:
+            self.patience.again()
+            return True
+        self.wait(f"waiting for parameters from rank {self.learner}")
+        return False
+
+    def wait(self, phase: str) -> None:
+        """Only the beginning of waiting is progress: standing still for too long ends the job."""
+        if not self.patience.waiting:
+            self.watchdog.at(phase, self.state.sequence)
+        self.patience.pause()
+
+    def act(self) -> None:
+        began = time.perf_counter()
+        self.watchdog.at("acting", self.state.sequence, armed=self._compiled)
+        self._compiled = True
+        version, params = self.policies.current
+        rollout, ended, trajectory, priority = self.acting.unroll(params, self.state.rollout)
+        header = Header(
+            np.int64(self.roles.number),
+            np.int64(self.state.sequence),
+            np.int64(version),
+            np.float64(0),
+            np.float64(self.patience.seconds - self._idle_before),
+        )
+        self._idle_before = self.patience.seconds
+        jax.block_until_ready(trajectory)
+        header = header._replace(busy=np.float64(time.perf_counter() - began))
+        self.acting.message.pack(Message(header, ended, trajectory, priority), self.message)
+        self.state = ActorState(rollout, self.state.sequence + 1)
+
+    def deliver(self, signal: Any) -> None:
+        while self.stopped is None and not self.channel.offer(self.message):
+            self.listen(signal)
+            self.wait(f"waiting for rank {self.learner} to take its unrolls")
+        self.patience.again()

@@ -1,0 +1,261 @@
+"""A learner's mailbox: what has come from its actors, in which order it is taken, how old it is.
+
+    drain → queue → take: too old? dropped and counted : learned from
+
+Age (lag) is the learner's version when an unroll is taken less the version that made it. Messages are taken
+in the order of arrival, or, when a schedule is replayed, in its order. A snapshot asks all actors for their
+states; each answers between two unrolls with the number of those it has sent, and the mailbox drains until
+all of them are here: what was not learned from by then is saved with the checkpoint, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_hpc.comm.channel import LearnerSide
+from jaxrl_hpc.comm.control import Control, Kind, Note
+from jaxrl_hpc.comm.patience import Patience
+from jaxrl_hpc.comm.roles import Roles
+from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.workflows.ages import Ages
+from jaxrl_hpc.workflows.messages import Acting, ActorState, Message
+from jaxrl_hpc.workflows.schedules import Entry, Recorder, Replayed
+
+
+class Kept(NamedTuple):
+    """What a checkpoint keeps of actors and messages; NumPy arrays."""
+
+    ids: np.ndarray  # [A] int64 actors
+    states: np.ndarray  # [A, bytes] uint8 packed ActorState
+    pending: np.ndarray  # [M, bytes] uint8 messages not yet learned from, in order
+    versions: np.ndarray  # [H] int64
+    params: np.ndarray  # [H, bytes] uint8 packed parameters of these versions
+    taken: int  # entries of the schedule so far
+    dropped: int  # unrolls too old to be used, so far
+    lost: int  # by the transport, so far
+
+    @classmethod
+    def nothing(cls, acting: Acting) -> Kept:
+        def none(width: int) -> np.ndarray:
+            return np.zeros((0, width), np.uint8)
+
+        no = np.zeros(0, np.int64)
+        state, message, params = (none(p.nbytes) for p in (acting.state, acting.message, acting.params))
+        return cls(no, state, message, no, params, 0, 0, 0)
+
+
+class Queued(NamedTuple):
+    """A message that has come."""
+
+    actor: int
+    sequence: int
+    buffer: np.ndarray
+
+
+class Mailbox:
+    """One learner's. The learner calls `published` after every new version and `take` before every step."""
+
+    def __init__(
+        self,
+        acting: Acting,
+        roles: Roles,
+        channel: LearnerSide,
+        control: Control,
+        watchdog: Watchdog,
+        *,
+        capacity: int,
+        max_lag: int | None,
+        history: int,
+        kept: Kept,
+        record: Recorder | None,
+        replayed: Replayed | None,
+    ) -> None:
+        self.acting, self.roles, self.channel, self.control = acting, roles, channel, control
+        self.watchdog, self.max_lag, self.record, self.replayed = watchdog, max_lag, record, replayed
+        self.capacity, self.history = capacity, history
+        self.actors = roles.actors_of(roles.rank)
+        self.queue: deque[Queued] = deque(self._queued(np.array(message)) for message in kept.pending)
+        self.patience = Patience()
+        self.ages = Ages()
+        self.signal = (0, 0)  # number and rank of a request to stop that an actor got
+        self.taken, self.dropped, self.lost = kept.taken, kept.dropped, kept.lost
+        self.versions = {int(v): p for v, p in zip(kept.versions, kept.params, strict=True)}
+        self._wanted = replayed.wanted() if replayed else {}
+        self._asked: list[tuple[int, int]] = []  # (actor, sequence) whose parameters are not there yet
+        states = {int(a): state for a, state in zip(kept.ids, kept.states, strict=True)}
+        self.parked = {a: state for a, state in states.items() if a not in self.actors}
+        self._next: dict[int, int] = {}  # actor -> sequence number that comes next
+        self._received = dict.fromkeys(self.actors, 0)  # since the start of this job
+        self._reports: dict[int, Note] = {}
+        self._snapshots = 0
+        for actor in self.actors:
+            state = states.get(actor)
+            self._next[actor] = int(acting.state.unpack(state).sequence) if state is not None else 0
+            self._first = dict(self._next)
+            rank = roles.rank_of(actor)
+            for version in sorted(self.versions) if history else ():
+                control.send(rank, Kind.PARAMETERS, version, -1, self.versions[version])
+            control.send(rank, Kind.START, 0, 0, state)
+
+    # -- parameters ----------------------------------------------------------
+
+    def published(self, version: int, params: np.ndarray) -> None:
+        """Give a new version to actors; keep those that may be asked for later."""
+        if self.replayed:
+            if self._wanted.get(version):
+                self.versions[version] = params
+            self._answer()
+            return
+        self.channel.publish(version, params)
+        if self.history:
+            self.versions[version] = params
+            for old in sorted(self.versions)[: -self.history - 1]:
+                del self.versions[old]
+
+    def _answer(self) -> None:
+        """Actors of a replayed run get the parameters that they ask for, as soon as there are any."""
+        assert self.replayed is not None
+        waiting = []
+        for actor, sequence in self._asked:
+            version = self.replayed.versions.get((actor, sequence))
+            if version is None or version not in self.versions:
+                waiting.append((actor, sequence))
+                continue
+            rank = self.roles.rank_of(actor)
+            self.control.send(rank, Kind.PARAMETERS, version, sequence, self.versions[version])
+            self._wanted[version] -= 1
+            if not self._wanted[version]:
+                del self.versions[version]
+        self._asked = waiting
+
+    # -- messages ------------------------------------------------------------
+
+    def take(self, count: int, version: int) -> list[Message]:
+        """The next unrolls to learn from, as views into buffers of their own. Waits until they are here."""
+        found: list[Message] = []
+        while len(found) < count:
+            self.poll()
+            message = self._pick()
+            if message is None:
+                if not self.patience.waiting:
+                    begun = any(self._received.values())  # actors may have to compile first
+                    self.watchdog.at(f"waiting for unrolls of {self._names()}", version, armed=begun)
+                self.patience.pause()
+                continue
+            self.patience.again()
+            header = message.header
+            lag = version - int(header.version)
+            old = self.max_lag is not None and lag > self.max_lag
+            self._note(Entry(int(header.actor), int(header.sequence), int(header.version), int(not old)))
+            self.ages.add(lag, len(self.queue), message, old)
+            if old:
+                self.dropped += 1
+            else:
+                found.append(message)
+        self.watchdog.at("learning", version)
+        return found
+
+    def _names(self) -> str:
+        ranks = ", ".join(str(self.roles.rank_of(actor)) for actor in self.actors)
+        return f"actors on rank{'s' if len(self.actors) > 1 else ''} {ranks}"
+
+    def _pick(self) -> Message | None:
+        if not self.replayed:
+            return self.acting.message.unpack(self.queue.popleft().buffer) if self.queue else None
+        wanted = self.replayed.next()
+        for place, queued in enumerate(self.queue):
+            if queued[:2] == wanted[:2]:
+                del self.queue[place]
+                return self.acting.message.unpack(queued.buffer)
+        return None
+
+    def _queued(self, buffer: np.ndarray) -> Queued:
+        header = self.acting.message.unpack(buffer).header
+        return Queued(int(header.actor), int(header.sequence), buffer)
+
+    def _note(self, entry: Entry) -> None:
+        self.taken += 1
+        if self.replayed:
+            if entry != self.replayed.next():
+                raise UserError(
+                    f"run.replay_schedule: the run has come to {entry}, but {self.replayed.path} says "
+                    f"{self.replayed.next()}: it belongs to another config, or workflow.max_lag was changed"
+                )
+            self.replayed.position += 1
+        if self.record:
+            self.record.add(entry)
+
+    def poll(self, everything: bool = False) -> None:
+        """Take in what has come, as far as there is room."""
+        room = 2**31 if everything or self.replayed else self.capacity - len(self.queue)
+        for arrival in self.channel.drain(room):
+            queued = self._queued(arrival.message)
+            self.lost += queued.sequence - self._next[queued.actor]
+            self._next[queued.actor] = queued.sequence + 1
+            self._received[queued.actor] += 1
+            self.queue.append(queued)
+        while (note := self.control.receive()) is not None:
+            actor = note.rank - self.roles.learners
+            if note.kind == Kind.STATE:
+                self._reports[actor] = note
+            elif note.kind == Kind.SIGNAL:
+                self.signal = (note.number, note.rank)
+            elif note.kind == Kind.WANTED:
+                self._asked.append((actor, note.number))
+                self._answer()
+
+    # -- snapshots -----------------------------------------------------------
+
+    def snapshot(self) -> Kept:
+        """All actors' states and all messages that they sent before them and nobody has learned from."""
+        self._snapshots += 1
+        self._reports = {}
+        for actor in self.actors:
+            self.control.send(self.roles.rank_of(actor), Kind.SNAPSHOT, self._snapshots)
+        while missing := [a for a in self.actors if not self._complete(a)]:
+            self.poll(everything=True)
+            if not self.patience.waiting:
+                ranks = ", ".join(str(self.roles.rank_of(actor)) for actor in missing)
+                self.watchdog.at(f"waiting for the states of actors on rank {ranks}", self._snapshots)
+            self.patience.pause()
+        self.patience.again()
+        states = self.parked | {a: np.array(self._reports[a].payload) for a in self.actors}
+        limits = {a: self._sequence(a) for a in self.actors}
+        pending = [q.buffer for q in self.queue if q.sequence < limits.get(q.actor, q.sequence + 1)]
+        if self.record:
+            self.record.flush()
+        params = [self.versions[version] for version in sorted(self.versions)]
+        empty = Kept.nothing(self.acting)
+        return Kept(
+            ids=np.array(sorted(states), np.int64),
+            states=np.stack([states[a] for a in sorted(states)]) if states else empty.states,
+            pending=np.stack(pending) if pending else empty.pending,
+            versions=np.array(sorted(self.versions), np.int64),
+            params=np.stack(params) if params else empty.params,
+            taken=self.taken,
+            dropped=self.dropped,
+            lost=self.lost,
+        )
+
+    def _sequence(self, actor: int) -> int:
+        state: ActorState = self.acting.state.unpack(self._reports[actor].payload)
+        return int(state.sequence)
+
+    def _complete(self, actor: int) -> bool:
+        """Whether its state is here, and all that it sent before but for what the transport has lost."""
+        if actor not in self._reports:
+            return False
+        sent, lost = self._sequence(actor), self._reports[actor].extra
+        if self._next[actor] < sent and self._received[actor] + lost >= sent - self._first[actor]:
+            self.lost += sent - self._next[actor]  # the newest ones: no later number shows the gap
+            self._next[actor] = sent
+        return self._next[actor] >= sent
+
+    def stop(self, finished: bool) -> None:
+        """Send actors home."""
+        for actor in self.actors:
+            self.control.send(self.roles.rank_of(actor), Kind.STOP, int(finished))

@@ -1,0 +1,82 @@
+"""The order of arrivals, written down so that an asynchronous run can be repeated.
+
+One line per unroll in the order in which a learner took it: actor, its sequence number, the version of the
+parameters that made it, and whether it was used (1) or dropped for its age (0). Together with the config this
+fixes the run: when it is replayed, actors get for each unroll the parameters of the version written here, and
+the learner takes unrolls in this order, whenever they come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl_hpc.errors import UserError
+
+HEAD = "actor,sequence,version,used"
+
+
+class Entry(NamedTuple):
+    actor: int
+    sequence: int
+    version: int
+    used: int
+
+
+def file_of(folder: str | Path, learner: int) -> Path:
+    """Of one learner of a run; `folder` is the run's."""
+    return Path(folder) / f"schedule-{learner}.csv"
+
+
+class Recorder:
+    """Writes entries. A resumed run gives the number of those before its checkpoint: the rest is cut off."""
+
+    def __init__(self, path: Path, entries: int) -> None:
+        lines = path.read_text().splitlines()[1 : entries + 1] if entries and path.exists() else []
+        if len(lines) < entries:
+            raise UserError(f"{path} has {len(lines)} entries, but the checkpoint was made after {entries}")
+        self._file = path.open("w")
+        self._file.write("\n".join([HEAD, *lines]) + "\n")
+
+    def add(self, entry: Entry) -> None:
+        self._file.write(",".join(map(str, entry)) + "\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+class Replayed:
+    """A schedule that is being repeated, from entry `done` on."""
+
+    def __init__(self, path: Path, done: int) -> None:
+        if not path.is_file():
+            raise UserError(
+                f"run.replay_schedule: there is no {path}; name the folder of a run that was made with "
+                "run.record_schedule=true and as many learners"
+            )
+        lines = path.read_text().splitlines()
+        if not lines or lines[0] != HEAD:
+            raise UserError(f"run.replay_schedule: {path} is not a schedule")
+        try:
+            self.entries = [Entry(*map(int, line.split(","))) for line in lines[1:]]
+        except (TypeError, ValueError):
+            raise UserError(f"run.replay_schedule: {path} is damaged") from None
+        self.path, self.position = path, done
+        self.versions = {(e.actor, e.sequence): e.version for e in self.entries}
+
+    def next(self) -> Entry:
+        """The entry that comes now."""
+        if self.position >= len(self.entries):
+            raise UserError(
+                f"run.replay_schedule: {self.path} ends after {len(self.entries)} unrolls, and this run "
+                "needs more: replay a run of the same config"
+            )
+        return self.entries[self.position]
+
+    def wanted(self) -> Counter[int]:
+        """How many unrolls that are still to be taken need each version."""
+        return Counter(entry.version for entry in self.entries[self.position :])
+
+    def actors(self) -> int:
+        return 1 + max((entry.actor for entry in self.entries), default=-1)
