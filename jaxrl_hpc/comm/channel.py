@@ -77,7 +77,14 @@ class LearnerSide(Protocol):
         ...
 
     def drain(self, limit: int) -> list[Arrival]:
-        """At most `limit` messages that have come. Called often: whatever needs progress makes it here."""
+        """At most `limit` messages that have come; the others stay where they are and hold their actors back.
+
+        Called often: whatever needs progress makes it here.
+        """
+        ...
+
+    def waiting(self) -> int:
+        """About how many messages have come and were not drained; a metric."""
         ...
 
     def close(self) -> None:

@@ -102,6 +102,10 @@ class TwoSidedLearner:
             found.append(Arrival(rank - self._first, buffer))
         return found
 
+    def waiting(self) -> int:
+        """Actors with a message under way."""
+        return sum(self._messages.Iprobe(source=rank, tag=DATA) for rank in self._actors)
+
     def close(self) -> None:
         """Until all actors have said that nothing follows."""
         nothing, running, patience = np.zeros(0, np.uint8), set(self._actors), Patience()

@@ -22,7 +22,7 @@ class ApartConfig(Schema):
     unroll_length: int = static(16, "steps of every copy per message", ge=1)
     updates_per_iteration: int = static(1, "replay samples learned from per unroll", ge=1)
     batch_trajectories: int = static(1, "unrolls per update, for agents that learn from them", ge=1)
-    in_flight: int = static(2, "unrolls of an actor that may be under way before it waits", ge=1, le=1024)
+    in_flight: int = static(1, "unrolls of an actor that may be under way before it waits", ge=1, le=1024)
     publish_every: int = static(1, "iterations between new parameters for actors", ge=1)
     max_lag: int | None = static(
         None, "unrolls made with parameters older than so many iterations are dropped", ge=0

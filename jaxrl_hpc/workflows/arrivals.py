@@ -25,6 +25,8 @@ from jaxrl_hpc.workflows.ages import Ages
 from jaxrl_hpc.workflows.messages import Acting, ActorState, Message
 from jaxrl_hpc.workflows.schedules import Entry, Recorder, Replayed
 
+ALL = 2**31
+
 
 class Kept(NamedTuple):
     """What a checkpoint keeps of actors and messages; NumPy arrays."""
@@ -67,7 +69,6 @@ class Mailbox:
         control: Control,
         watchdog: Watchdog,
         *,
-        capacity: int,
         max_lag: int | None,
         history: int,
         kept: Kept,
@@ -76,7 +77,7 @@ class Mailbox:
     ) -> None:
         self.acting, self.roles, self.channel, self.control = acting, roles, channel, control
         self.watchdog, self.max_lag, self.record, self.replayed = watchdog, max_lag, record, replayed
-        self.capacity, self.history = capacity, history
+        self.history = history
         self.actors = roles.actors_of(roles.rank)
         self.queue: deque[Queued] = deque(self._queued(np.array(message)) for message in kept.pending)
         self.patience = Patience()
@@ -138,7 +139,7 @@ class Mailbox:
         """The next unrolls to learn from, as views into buffers of their own. Waits until they are here."""
         found: list[Message] = []
         while len(found) < count:
-            self.poll()
+            self.poll(count - len(found) - len(self.queue))
             message = self._pick()
             if message is None:
                 if not self.patience.waiting:
@@ -151,7 +152,7 @@ class Mailbox:
             lag = version - int(header.version)
             old = self.max_lag is not None and lag > self.max_lag
             self._note(Entry(int(header.actor), int(header.sequence), int(header.version), int(not old)))
-            self.ages.add(lag, len(self.queue), message, old)
+            self.ages.add(lag, len(self.queue) + self.channel.waiting(), message, old)
             if old:
                 self.dropped += 1
             else:
@@ -189,10 +190,9 @@ class Mailbox:
         if self.record:
             self.record.add(entry)
 
-    def poll(self, everything: bool = False) -> None:
-        """Take in what has come, as far as there is room."""
-        room = 2**31 if everything or self.replayed else self.capacity - len(self.queue)
-        for arrival in self.channel.drain(room):
+    def poll(self, room: int) -> None:
+        """Take in what has come, and no more than is needed: the rest holds its actors back."""
+        for arrival in self.channel.drain(ALL if self.replayed else max(0, room)):
             queued = self._queued(arrival.message)
             self.lost += queued.sequence - self._next[queued.actor]
             self._next[queued.actor] = queued.sequence + 1
@@ -217,7 +217,7 @@ class Mailbox:
         for actor in self.actors:
             self.control.send(self.roles.rank_of(actor), Kind.SNAPSHOT, self._snapshots)
         while missing := [a for a in self.actors if not self._complete(a)]:
-            self.poll(everything=True)
+            self.poll(ALL)
             if not self.patience.waiting:
                 ranks = ", ".join(str(self.roles.rank_of(actor)) for actor in missing)
                 self.watchdog.at(f"waiting for the states of actors on rank {ranks}", self._snapshots)

@@ -131,7 +131,6 @@ class Engine:
             self.channel,
             self.control,
             watchdog,
-            capacity=self.config.in_flight * len(self.roles.actors_of(self.roles.rank)),
             max_lag=self.config.max_lag,
             history=self.config.actor_lag,
             kept=kept,
