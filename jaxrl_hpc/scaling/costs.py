@@ -1,0 +1,96 @@
+"""What a job's pieces cost, and how it is divided: the input of the discrete-event model (flows.py).
+
+Costs are measured (measure.py) or fitted to whole runs (scripts/studies/workflows.py). Times are seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Literal, NamedTuple
+
+from jaxrl_hpc.scaling.model import Line
+
+Rule = Literal["lock", "hogwild", "accumulate", "server"]
+WORKFLOWS = ("sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server")
+FREE = Line(0.0, 1e30)
+
+
+class Costs(NamedTuple):
+    """Of the pieces of a run."""
+
+    length: int  # T, steps of an unroll
+    copies: int  # B of an actor
+    compute: float  # one step of an actor's copies, on a core, without the policy
+    sleep: float  # one step of an actor's copies, waiting for something that needs no core
+    inference: Line  # the policy, by number of observations: latency + number / bandwidth
+    update: float  # learning from one unroll, all K updates
+    handle: float = 0.0  # a core's time to pack or to take a message
+    message: Line = FREE  # by bytes, between two ranks
+    copy: Line = FREE  # by bytes, into or out of a window of another rank
+    reduce: Line = FREE  # by bytes, of an allreduce between two ranks; more of them: × log2
+    atomic: float = 0.0  # one atomic operation on another rank's memory
+    params: int = 0  # bytes of parameters
+    unroll: int = 0  # bytes of an unroll
+    observation: int = 0  # bytes that an environment rank sends per step
+    spread: float = 0.0  # coefficient of variation of an unroll's time
+    cores: int = 0  # that all ranks share; 0: each rank has one of its own
+
+    @property
+    def acting(self) -> float:
+        """A core's time for an unroll."""
+        return self.length * (self.compute + self.inference.time(self.copies))
+
+    @property
+    def waiting(self) -> float:
+        """Other time of an unroll."""
+        return self.length * self.sleep
+
+
+class Plan(NamedTuple):
+    """How a job is divided and connected."""
+
+    workflow: str
+    learners: int  # also workers of sharded and parameter_server, servers of central_inference
+    actors: int = 0  # none for sharded and parameter_server: workers act themselves
+    in_flight: int = 2  # unrolls under way per actor, items of a ring
+    batch: int = 1  # unrolls of an iteration
+    selection: Literal["random", "range"] = "range"  # of windows, for rma
+    requests: int = 0  # observations that central inference waits for; 0: all of a server's ranks
+    deadline: float = 1e-3  # that it waits at most, from the first one on
+    local_updates: int = 1  # H
+    rule: Rule = "lock"
+    servers: int = 1
+
+    @property
+    def ranks(self) -> int:
+        extra = self.servers if self.workflow == "parameter_server" and self.rule == "server" else 0
+        return self.learners + self.actors + extra
+
+
+class Outcome(NamedTuple):
+    """A job in its steady state."""
+
+    steps_per_second: float  # of the environment, that were learned from
+    updates_per_second: float  # iterations or exchanges, of all learners together
+    actor_idle: float  # share of its time that an actor waits for others
+    learner_idle: float
+    lag: float  # versions between acting and learning, mean
+    lag_max: int
+    bottleneck: str  # what is busy most
+    utilisation: dict[str, float]  # of everything that can be
+
+
+class Clock:
+    """Times that vary: gamma distributed around their mean."""
+
+    def __init__(self, spread: float, seed: int) -> None:
+        self._shape = 1 / spread**2 if spread else 0.0
+        self._random = random.Random(seed)
+
+    def vary(self, seconds: float) -> float:
+        if not self._shape or not seconds:
+            return seconds
+        return seconds * self._random.gammavariate(self._shape, 1 / self._shape)
+
+    def pick(self, number: int) -> int:
+        return self._random.randrange(number)
