@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-RING = 64  # bytes of the window
+from jaxrl_hpc.comm.one_sided import examine
 
 
 def _allreduce(comm: Any) -> str:
@@ -33,35 +33,10 @@ def _allreduce(comm: Any) -> str:
 
 
 def _window(comm: Any) -> str:
-    import numpy as np
-    from mpi4py import MPI
-
-    rank, size = comm.Get_rank(), comm.Get_size()
-    window = MPI.Win.Allocate(RING, 1, comm=comm)
-    view: Any = window.tomemory()
-    memory = np.frombuffer(view, np.int64)
-    memory[:] = 0
-    comm.Barrier()
-    window.Lock_all()
-    neighbour = (rank + 1) % size
-    mine = np.array([rank + 7], np.int64)  # over a network it is read only when the window is flushed
-    window.Put(mine, neighbour)
-    one, before = np.ones(1, np.int32), np.zeros(1, np.int32)
-    window.Fetch_and_op(one, before, 0, RING - 4, MPI.SUM)  # byte offset: displacement unit is 1
-    window.Flush_all()
-    comm.Barrier()
-    back, count, ignored = np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32)
-    window.Get(back, neighbour)
-    window.Fetch_and_op(ignored, count, 0, RING - 4, MPI.NO_OP)
-    window.Flush_all()
-    window.Unlock_all()
-    comm.Barrier()
-    window.Free()
-    if back[0] != rank + 7:
-        raise RuntimeError(f"put {rank + 7} and got {back[0]} back")
-    if count[0] != size:
-        raise RuntimeError(f"{size} atomic additions of one gave {count[0]}")
-    return "one-sided window: put, get, atomic add"
+    verdict = examine(comm)
+    if not verdict.works:
+        raise RuntimeError(verdict.text)
+    return f"one-sided memory: {verdict.text}"
 
 
 def _start(expected: int) -> tuple[Any, str]:
@@ -101,7 +76,7 @@ def main(expected: int) -> int:
         if not ok or _is_first():
             print(json.dumps({"step": name, "ok": ok, "text": text}), flush=True)
         if not ok:
-            break  # the other ranks wait in the step that failed: the launcher ends them
+            break  # other ranks may wait in the step that failed: the launcher ends them
     return 0 if good else 1
 
 

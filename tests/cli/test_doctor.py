@@ -101,7 +101,7 @@ def test_deadline_ends_the_ranks_too(tmp_path):
 @pytest.mark.parametrize(
     ("stdout", "stderr", "words"),
     [
-        (line("ranks", True) + line("allreduce", True) + line("window", False, "put 7"), "", "window failed"),
+        (line("ranks", True) + line("allreduce", False, "sum 7"), "", "allreduce inside jit failed: sum 7"),
         (line("ranks", False, "RuntimeError: cannot load MPI library"), "", "cannot load MPI"),
         (line("ranks", True), "boom\nsegfault\n", "(segfault)"),
         ("", "", "(no message)"),
@@ -111,6 +111,13 @@ def test_deadline_ends_the_ranks_too(tmp_path):
 def test_what_ranks_say_becomes_a_finding(stdout, stderr, words):
     check = doctor_mpi.judge("mpiexec", stdout, stderr, True, 5)
     assert check.status == doctor_checks.BROKEN and words in check.finding and check.advice
+
+
+def test_without_one_sided_memory_runs_go_on_and_doctor_tells():
+    stdout = line("ranks", True) + line("allreduce", True) + line("window", False, "put 7")
+    check = doctor_mpi.judge("mpiexec", stdout, "", True, 5)
+    assert check.status == doctor_checks.NOTE
+    assert "one-sided memory does not work: put 7" in check.finding and "two-sided" in check.advice
 
 
 def test_all_steps_passed():
@@ -142,4 +149,4 @@ def test_the_command_with_real_ranks(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 ranks" in done.stdout and "allreduce inside jit" in done.stdout
-    assert "one-sided window: put, get, atomic add" in done.stdout
+    assert "one-sided memory: shared window: data, atomic numbers, bits and a ring right" in done.stdout
