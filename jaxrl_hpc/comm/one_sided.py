@@ -84,7 +84,8 @@ def _trial(comm: Any, kind: Kind, seconds: float) -> dict[str, Any]:
     window.barrier()
     expected = ITEMS * size * (size + 1) // 2
     _expect(total.read() == expected, f"atomic additions gave {total.read()}, not {expected}")
-    _expect(flags.all().all() and not (was_set and size <= flags.count), "a bit that was set got lost")
+    kept = bool(flags.all().all()) and not (was_set and size <= flags.count)
+    _expect(kept, "a bit that was set got lost")
 
     out, taken = Ring(window, rank, lines["ring"], CAPACITY, ITEM_BYTES), 0
     into = Ring(window, (rank - 1) % size, lines["ring"], CAPACITY, ITEM_BYTES)

@@ -2,6 +2,7 @@
 
     tail    int32: items put in so far, modulo a multiple of the capacity; the producer's
     head    int32: items gone so far, taken or dropped; claimed by compare-and-swap
+    refused int64: items that never came in; the producer's
     slots   capacity × (number int64, length int64, nbytes): item i lies in slot i mod capacity
 
 A consumer reads head = h, copies slot h mod capacity, then claims it by compare-and-swap h → h + 1. The
@@ -21,6 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jaxrl_hpc.comm.deadline import wait_for
+from jaxrl_hpc.comm.packing import aligned
 from jaxrl_hpc.comm.windows import Window, rounded
 
 Rule = Literal["block", "reject", "drop_oldest"]
@@ -31,7 +33,7 @@ class Item(NamedTuple):
     """What came out."""
 
     number: int  # of the producer's items, counted from 0
-    data: np.ndarray  # [length] uint8, a view into the consumer's buffer: good until its next take
+    data: np.ndarray  # [length] uint8, aligned, memory of its own
 
 
 class Ring:
@@ -46,13 +48,13 @@ class Ring:
         self.capacity, self.item, self.rule = capacity, nbytes, rule
         self.counts = {"pushed": 0, "rejected": 0, "dropped": 0, "taken": 0, "collisions": 0}
         self._wrap = 2**30 // capacity * capacity  # so that counters fit and slots stay in order
+        self.seen = 0  # items that were left when this rank last looked
         self._tail = 0  # the producer's own
         self._number = 0
-        self._slot = np.zeros(LINE + nbytes, np.uint8)
 
     @staticmethod
     def nbytes(capacity: int, nbytes: int) -> int:
-        return 2 * LINE + capacity * (LINE + rounded(nbytes))
+        return 3 * LINE + capacity * (LINE + rounded(nbytes))
 
     def push(self, data: np.ndarray, seconds: float = 60.0, look: Callable[[], bool] = lambda: False) -> bool:
         """Put bytes [length] uint8 in; whether they are in. A wait for space ends when `look` says so."""
@@ -61,6 +63,7 @@ class Ring:
         number, self._number = self._number, self._number + 1
         if not self._make_space(seconds, look):
             self.counts["rejected"] += 1
+            self.window.atomic("sum", self.owner, self.offset + 2 * LINE, 1)
             return False
         place = self._place(self._tail)
         header = np.array([number, data.nbytes], np.int64).view(np.uint8)
@@ -90,6 +93,10 @@ class Ring:
         where = f"space in the ring of rank {self.owner}, full with {self.capacity} items that nobody takes"
         return wait_for(space, seconds, self.window.rank, where)
 
+    def gone(self) -> int:
+        """Items that nobody can take any more: taken by anyone, dropped or refused. At most 2^30 of a job."""
+        return self._head() + self.window.atomic("read", self.owner, self.offset + 2 * LINE)
+
     def depth(self) -> int:
         """Items in the ring, as the producer sees it."""
         return (self._tail - self._head()) % self._wrap
@@ -104,15 +111,17 @@ class Ring:
         """The oldest item; None if the ring is empty, or another consumer was faster."""
         head = self._head()
         tail = self.window.atomic("read", self.owner, self.offset, bits=32)
+        self.seen = max((tail - head) % self._wrap - 1, 0)
         if head == tail:
             return None
-        self.window.read(self.owner, self._place(head), self._slot)
+        slot = aligned(LINE + self.item)
+        self.window.read(self.owner, self._place(head), slot)
         if not self._claim(head):
             self.counts["collisions"] += 1
             return None
-        number, length = self._slot[:16].view(np.int64)
+        number, length = slot[:16].view(np.int64)
         self.counts["taken"] += 1
-        return Item(int(number), self._slot[LINE : LINE + int(length)])
+        return Item(int(number), slot[LINE : LINE + int(length)])
 
     def _claim(self, head: int) -> bool:
         there = self.offset + LINE
@@ -122,4 +131,4 @@ class Ring:
         return self.window.atomic("read", self.owner, self.offset + LINE, bits=32)
 
     def _place(self, count: int) -> int:
-        return self.offset + 2 * LINE + (count % self.capacity) * (LINE + rounded(self.item))
+        return self.offset + 3 * LINE + (count % self.capacity) * (LINE + rounded(self.item))

@@ -1,0 +1,110 @@
+"""A learner's end of the windows: whose rings it reads, and in which order.
+
+- `range`: its own actors', in turn. No two learners read the same ring.
+- `random`: anyone's, in an order drawn anew each time. Learners that meet at a ring copy the same unroll, and
+  all but one of them for nothing: collisions.
+- with `help`: its own actors', and when there is nothing in them, one unroll from a full ring of another
+  learner, whose actor would have to wait. Flags tell which actors take part at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from jaxrl_hpc.comm.channel import ActorSide, Arrival, LearnerSide, Sizes, Transport
+from jaxrl_hpc.comm.roles import Roles
+from jaxrl_hpc.comm.two_sided import TWO_SIDED
+from jaxrl_hpc.comm.wiring import Options, WindowActor, Wiring, usable
+
+
+class WindowLearner:
+    """A learner's end (comm/channel.py)."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        roles = wiring.roles
+        self._wiring, self._options = wiring, wiring.options
+        self._slot = wiring.slots[roles.rank] if roles.rank < roles.served else None
+        self._own = roles.actors_of(roles.rank)
+        self._others = [a for a in range(roles.actors) if a not in self._own] if self._own else []
+        self._turn = 0
+        self._rng = np.random.default_rng(roles.rank)
+        self.mixed = self._options.mixed(roles)
+        self.helped = 0  # unrolls taken for other learners
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Since the beginning, for metrics."""
+        collisions = sum(ring.counts["collisions"] for ring in self._wiring.rings)
+        return {"collisions": collisions, "helped": self.helped}
+
+    def publish(self, version: int, params: np.ndarray) -> None:
+        assert self._slot is not None
+        self._slot.write(params, version)
+
+    def drain(self, limit: int) -> list[Arrival]:
+        found: list[Arrival] = []
+        while len(found) < limit:
+            before = len(found)
+            self._round(found, limit)
+            if len(found) == before:
+                break
+        if not found and limit > 0 and self.mixed and self._options.help:
+            self._help(found)
+        return found
+
+    def waiting(self) -> int:
+        return sum(self._wiring.rings[actor].seen for actor in self._own)
+
+    def gone(self, actor: int) -> int:
+        """Unrolls of an actor in this job that are not under way any more: drained by anyone, or lost."""
+        return self._wiring.rings[actor].gone()
+
+    def _round(self, found: list[Arrival], limit: int) -> None:
+        """At most one unroll from every ring."""
+        for actor in self._order():
+            if len(found) == limit:
+                return
+            self._take(actor, found)
+
+    def _order(self) -> Iterable[int]:
+        if self.mixed and self._options.selection == "random":
+            return self._rng.permutation(self._own + self._others).tolist()
+        self._turn = (self._turn + 1) % max(len(self._own), 1)
+        return self._own[self._turn :] + self._own[: self._turn]
+
+    def _take(self, actor: int, found: list[Arrival]) -> bool:
+        item = self._wiring.rings[actor].take()
+        if item is not None:
+            found.append(Arrival(actor, item.data))
+        return item is not None
+
+    def _help(self, found: list[Arrival]) -> None:
+        active = self._wiring.active.all()
+        for actor in self._rng.permutation(self._others).tolist():
+            ring = self._wiring.rings[actor]
+            if active[actor] and ring.waiting() >= ring.capacity and self._take(actor, found):
+                self.helped += 1
+                return
+
+    def close(self) -> None:
+        self._wiring.close()
+
+
+def one_sided(options: Options) -> Transport:
+    """Windows where they work, two-sided messages elsewhere."""
+
+    def actor(roles: Roles, sizes: Sizes) -> ActorSide:
+        works, thread = usable(roles, options)
+        if not works:
+            return TWO_SIDED.actor(roles, sizes)
+        return WindowActor(Wiring(roles, sizes, options, thread), sizes)
+
+    def learner(roles: Roles, sizes: Sizes) -> LearnerSide:
+        works, thread = usable(roles, options)
+        if not works:
+            return TWO_SIDED.learner(roles, sizes)
+        return WindowLearner(Wiring(roles, sizes, options, thread))
+
+    return Transport(actor, learner)

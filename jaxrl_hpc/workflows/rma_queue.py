@@ -1,0 +1,35 @@
+"""Actors and learners connected by queues in the learners' memory: actors write, nobody fetches from afar.
+
+    actor:  unroll ── write ──→ queue │ learner's memory │ slot ←── read ── actors
+                                      └ iterate, publish ┘
+
+A learner has a queue for each actor of its group, and looking into them costs nothing; an actor whose queue
+is full waits. A bitmap says which actors take part. A learner that finds its queues empty helps: it takes an
+unroll from a full queue of another group, whose actor would have to wait (`help`). Everything else is as in
+`async`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxrl_hpc.comm.picking import one_sided
+from jaxrl_hpc.comm.wiring import Options
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import Agent, Env, Replay, Workflow
+from jaxrl_hpc.workflows.asynchronous import make_apart
+from jaxrl_hpc.workflows.rma import OneSidedConfig
+
+
+class Config(OneSidedConfig):
+    """The rma_queue workflow's settings."""
+
+    name: Literal["rma_queue"] = "rma_queue"
+    help: bool = static(True, "a learner without unrolls takes from full queues of other learners")
+
+
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    options = Options(
+        place="learner", help=config.help, one_sided=config.one_sided, thread=config.progress_thread
+    )
+    return make_apart(config, one_sided(options), env, agent, replay, total_env_steps)
