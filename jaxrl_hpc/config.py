@@ -193,7 +193,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def _definition(cls: type[Schema], definitions: dict[str, Any]) -> dict[str, str]:
     """Puts a config class among the definitions; a reference to it."""
-    title = f"{cls.__module__}.Config"
+    title = f"{cls.__module__}.{cls.__name__}"
     definitions[title] = cls.model_json_schema(ref_template="#/$defs/{model}")
     definitions.update(definitions[title].pop("$defs", {}))
     return {"$ref": f"#/$defs/{title}"}

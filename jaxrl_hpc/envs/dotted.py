@@ -125,7 +125,8 @@ def make_jittable(config: Config, cls: Any) -> Env:
 
 def _same(name: str, what: str, before: Any, after: Any) -> None:
     """A loop needs what goes in and what comes out to look alike."""
-    if not jax.tree.structure(before) == jax.tree.structure(after):
+    one_tree, other_tree = (str(jax.tree.structure(tree)) for tree in (before, after))
+    if one_tree != other_tree:
         raise UserError(f"env {name!r}: {what} of reset and of step are of different structure")
     leaves = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     for i, (one, other) in enumerate(leaves):

@@ -7,14 +7,16 @@ hidden layer of 128, Young & Tian 2019, are the defaults for those).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
+from pydantic import Field, model_validator
 
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, EnvSpec
 
+Side = Annotated[int, Field(ge=1)]
 Activation = Literal["relu", "tanh", "silu", "gelu"]
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
@@ -31,9 +33,17 @@ class NetworkConfig(Schema):
     hidden: tuple[int, ...] = static((64, 64), "widths of the hidden layers", min_length=1)
     activation: Activation = static("relu", "activation between layers")
     filters: tuple[int, ...] = static((16,), "cnn: filters per convolution", min_length=1)
-    kernel: int = static(3, "cnn: kernel side", ge=1)
-    stride: int = static(1, "cnn: stride of each convolution", ge=1)
+    kernel: Side | tuple[Side, ...] = static(3, "cnn: kernel side, of all convolutions or of each")
+    stride: Side | tuple[Side, ...] = static(1, "cnn: stride, of all convolutions or of each")
     layer_norm: bool = static(False, "layer normalisation after each hidden layer")
+
+    @model_validator(mode="after")
+    def _one_each(self) -> NetworkConfig:
+        for name in ("kernel", "stride"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != len(self.filters):
+                raise ValueError(f"{name} has {len(value)} numbers for {len(self.filters)} filters")
+        return self
 
 
 class MLP(nn.Module):
@@ -64,6 +74,8 @@ class Convolution(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:  # [..., H, W, C]
         k, s = self.kernel, self.stride
+        if s > 1 and k % s == 0:  # blocks of s x s become channels: fewer and longer pieces to copy
+            x, k, s = as_blocks(x, s), k // s, 1
         height, width = x.shape[-3] - k + 1, x.shape[-2] - k + 1
         patches = jnp.concatenate(
             [x[..., i : i + height : s, j : j + width : s, :] for i in range(k) for j in range(k)], axis=-1
@@ -71,20 +83,29 @@ class Convolution(nn.Module):
         return nn.Dense(self.filters, kernel_init=nn.initializers.orthogonal(2**0.5))(patches)
 
 
+def as_blocks(x: Array, side: int) -> Array:
+    """[..., H, W, C] -> [..., H / side, W / side, side² C], without what is left over at the edges."""
+    *lead, height, width, channels = x.shape
+    rows, columns = height // side, width // side
+    x = x[..., : rows * side, : columns * side, :]
+    x = x.reshape(*lead, rows, side, columns, side, channels)
+    return jnp.moveaxis(x, -4, -3).reshape(*lead, rows, columns, side * side * channels)
+
+
 class CNN(nn.Module):
     """Convolutions, then an MLP on the flattened features."""
 
     filters: Sequence[int]
-    kernel: int
-    stride: int
+    kernel: Sequence[int]
+    stride: Sequence[int]
     hidden: Sequence[int]
     activation: str = "relu"
     layer_norm: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        for filters in self.filters:
-            x = Convolution(filters, self.kernel, self.stride)(x)
+        for filters, kernel, stride in zip(self.filters, self.kernel, self.stride, strict=True):
+            x = Convolution(filters, kernel, stride)(x)
             x = ACTIVATIONS[self.activation](x)
         x = x.reshape(*x.shape[:-3], -1)
         return MLP(self.hidden, self.activation, self.layer_norm)(x)
@@ -97,9 +118,9 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
     if kind == "auto":
         kind = "cnn" if rank == 3 else "mlp"
     if kind == "cnn":
-        return CNN(
-            config.filters, config.kernel, config.stride, config.hidden, config.activation, config.layer_norm
-        )
+        depth = len(config.filters)
+        kernel, stride = (v if isinstance(v, tuple) else (v,) * depth for v in (config.kernel, config.stride))
+        return CNN(config.filters, kernel, stride, config.hidden, config.activation, config.layer_norm)
     return MLP(config.hidden, config.activation, config.layer_norm)
 
 

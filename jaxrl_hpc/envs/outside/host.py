@@ -9,6 +9,7 @@ it counts as dropped and in no average.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -41,11 +42,14 @@ class Alive(NamedTuple):
 class Host:
     """Simulators of one environment. `keep` is how many may be alive: more than one only for shards."""
 
+    divisible = True  # works when a program calls it from several places and for parts of the copies
+
     def __init__(
         self, spec: EnvSpec, make: Callable[[int], Simulator], config: OutsideConfig, keep: int = 64
     ) -> None:
         self.spec, self.make, self.config, self.keep = spec, make, config, keep
         self.alive: OrderedDict[int, Alive] = OrderedDict()
+        self.seed = 0  # of the run, for simulators that are seeded when they are made
         self.steps = 0
         self.dropped = 0  # episodes given up because of errors
         self.restarted = 0  # episodes given up because the run was resumed
@@ -79,10 +83,10 @@ class Host:
         try:
             outcome: Outcome = alive.call(lambda: alive.simulator.step(action), self.config.deadline_seconds)
         except Exception as error:
-            blamed = range(alive.copies)
+            blamed = list(range(alive.copies))
             if isinstance(error, Hung):
                 text = f"did not return within env.deadline_seconds = {self.config.deadline_seconds:g}"
-                blamed = range(alive.copies) if alive.simulator.busy is None else [alive.simulator.busy]
+                blamed = blamed if alive.simulator.busy is None else [alive.simulator.busy]
             else:
                 text = describe_exception(error)
             self._trouble(dict.fromkeys(blamed, text))
@@ -95,9 +99,8 @@ class Host:
             return (*outcome[:5], np.zeros(alive.copies, np.float32))
         self._trouble(outcome.troubles)
         broken = sorted(outcome.troubles)
-        fresh = self._guarded(
-            alive.call, lambda: alive.simulator.restart(broken, seeds[broken]), "restarting"
-        )
+        again = functools.partial(alive.simulator.restart, broken, seeds[broken])
+        fresh = self._guarded(alive.call, again, "starting copies again")
         self.dropped += len(broken)
         obs = outcome.obs.copy()
         obs[broken] = fresh
@@ -136,7 +139,8 @@ class Host:
         chosen = np.zeros(number, bool)
         chosen[list(copies)] = True
         if outcome is None:
-            outcome = Outcome(obs, obs, *(np.zeros(number, t) for t in (np.float32, bool, bool)), {})
+            nothing = np.zeros(number, bool)
+            outcome = Outcome(obs, obs, np.zeros(number, np.float32), nothing, nothing, {})
         return (
             obs,
             outcome.final_obs,
@@ -173,8 +177,8 @@ class Host:
         """Goes on counting from a checkpoint; what to tell the user."""
         self.dropped, self.restarted = counts["dropped_episodes"], counts["restarted_episodes"]
         return (
-            f"env {self.spec.name!r} runs outside of the program, so that no checkpoint has it: it is made anew, "
-            "and the episodes that were under way are cut, counted (restarted_episodes) and begin again"
+            f"env {self.spec.name!r} runs outside of the program, so that no checkpoint has it: it is made "
+            "anew, and the episodes that were under way are cut, counted (restarted_episodes) and begin again"
         )
 
     def close(self) -> None:

@@ -1,0 +1,89 @@
+"""envpool's simulators (Weng et al. 2022), stepped from the host.
+
+envpool resets a finished copy in the step after, whose action it ignores. Such steps never happen here: the
+copies that ended are reset by number in the same step, which envpool allows.
+
+An episode can be shorter for learning than for counting: in Atari games a lost life ends it for the agent
+(`lives`), and then the game goes on from there; for a score only the end of the game counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_hpc.envs.outside.simulator import Outcome, Wrong, conform_rows
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.types import EnvSpec
+
+
+class PoolTask(NamedTuple):
+    """An environment of envpool as we use it."""
+
+    id: str  # envpool's name
+    settings: dict[str, Any]  # of envpool.make
+    channels_last: bool = False  # images: envpool puts stacked frames first
+    whole_games: bool = False  # lost lives do not end an episode
+
+
+def make_pool(task: PoolTask, copies: int, seed: int) -> Any:
+    try:
+        import envpool
+    except ImportError:
+        raise UserError(f"env.name: {task.id} needs envpool: pip install 'jaxrl-hpc[external]'") from None
+    return envpool.make(
+        task.id, env_type="gymnasium", num_envs=copies, num_threads=1, seed=seed % 2**31, **task.settings
+    )
+
+
+def reset_some(pool: Any, chosen: np.ndarray) -> np.ndarray:
+    """Starts the chosen copies [B] again -> their observations [K, …], in order of copies."""
+    obs, info = pool.reset(np.flatnonzero(chosen).astype(np.int32))
+    return obs[np.argsort(info["env_id"])]
+
+
+class Pool:
+    """A `Simulator` of one envpool. Seeds are given when a pool is made, so that a reset makes another."""
+
+    busy: int | None = None
+
+    def __init__(self, task: PoolTask, spec: EnvSpec, copies: int) -> None:
+        self.task, self.spec, self.copies = task, spec, copies
+        self.pool: Any = None
+
+    def _arrange(self, obs: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(np.moveaxis(obs, 1, -1)) if self.task.channels_last else obs
+
+    def reset(self, seeds: np.ndarray) -> np.ndarray:
+        self.close()
+        self.pool = make_pool(self.task, self.copies, int(seeds[0]))
+        return self._arrange(reset_some(self.pool, np.ones(self.copies, bool)))
+
+    def step(self, action: np.ndarray) -> Outcome:
+        obs, reward, failed, limit, info = self.pool.step(action)
+        done = failed | limit
+        terminated, truncated = failed.copy(), limit.copy()
+        if self.task.whole_games:
+            terminated &= info["terminated"].astype(bool)
+        following = obs
+        if done.any():
+            following = obs.copy()
+            following[done] = reset_some(self.pool, done)
+        troubles: dict[int, str] = {}
+        final, reward = conform_rows(self._arrange(obs), self.spec, reward, troubles)
+        following = final if following is obs else self._arrange(following)
+        return Outcome(following, final, reward, terminated, truncated, troubles)
+
+    def restart(self, copies: list[int], seeds: np.ndarray) -> np.ndarray:
+        chosen = np.zeros(self.copies, bool)
+        chosen[copies] = True
+        obs = self._arrange(reset_some(self.pool, chosen))
+        if not np.isfinite(obs).all():
+            raise Wrong("returned an observation that is not finite after a reset")
+        return obs
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None

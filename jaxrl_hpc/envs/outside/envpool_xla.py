@@ -1,0 +1,149 @@
+"""envpool inside the compiled program, without Python: its XLA interface.
+
+    step    a foreign function call into envpool steps all copies (microseconds, not a callback's hundreds)
+    ends    when an episode has ended, a callback resets its copy alone, so that no step is spent on resets
+
+A pool is made, with its seed, when the program is traced, and its address is part of the program: so the
+number of copies is that of the trace. Evaluation has pools of its own (`envpool_simulator.py`). A call that
+hangs cannot be given up here; `env.interface=callback` can.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from jaxrl_hpc.comm.ranks import world
+from jaxrl_hpc.envs.outside.envpool_simulator import PoolTask, make_pool, reset_some
+from jaxrl_hpc.envs.outside.host import Host
+from jaxrl_hpc.envs.outside.simulator import OutsideConfig
+from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep
+
+
+class PoolState(NamedTuple):
+    """What the program knows of the pool."""
+
+    ticket: Array  # [] uint32: which process's pool; another after a resume
+    handle: Array  # [8] uint8: envpool's, through every call, so that they stay in order
+    obs: Array  # [B, …] the last that was seen, for episodes that are cut
+
+
+class TracedPool(NamedTuple):
+    """A pool and the program's constants for it."""
+
+    pool: Any
+    ticket: int
+    handle: np.ndarray
+    step: Any
+
+
+class PoolHost(Host):
+    """Pools by number of copies. `seed` is set before anything is traced."""
+
+    divisible = False  # a pool belongs to one place of one program
+
+    def __init__(self, task: PoolTask, spec: EnvSpec, config: OutsideConfig) -> None:
+        super().__init__(spec, lambda copies: None, config)  # type: ignore[arg-type, return-value]
+        self.task = task
+        self.pools: dict[int, TracedPool] = {}
+
+    def pool(self, copies: int) -> TracedPool:
+        if copies not in self.pools:
+            words = np.random.SeedSequence([self.seed, world().rank]).generate_state(1)
+            made = make_pool(self.task, copies, int(words[0]))
+            made.reset()
+            handle, _, _, step = made.xla()
+            ticket = int.from_bytes(os.urandom(4), "little")
+            self.pools[copies] = TracedPool(made, ticket, np.asarray(handle), step)
+        return self.pools[copies]
+
+    def start_all(self, copies: int) -> np.ndarray:
+        """Resets all copies; further in their random streams each time."""
+        return reset_some(self.pools[copies].pool, np.ones(copies, bool))
+
+    def resume_all(self, copies: int) -> np.ndarray:
+        self.restarted += copies
+        for _ in range(self.restarted // copies):
+            obs = self.start_all(copies)
+        return obs
+
+    def attend(self, done: np.ndarray, sane: np.ndarray) -> np.ndarray:
+        """Copies that ended or went wrong start again -> their observations; zeros for others."""
+        self.steps += 1
+        if not sane.all():
+            self._trouble({int(i): "returned numbers that are not finite" for i in np.flatnonzero(~sane)})
+            self.dropped += int((~sane).sum())
+        again = done | ~sane
+        fresh = reset_some(self.pools[len(done)].pool, again)
+        rows = np.zeros((len(done), *fresh.shape[1:]), fresh.dtype)
+        rows[again] = fresh
+        return rows
+
+    def close(self) -> None:
+        while self.pools:
+            self.pools.popitem()[1].pool.close()
+
+
+def rows_like(flags: Array, like: Array) -> Array:
+    """Flags [B] that broadcast against [B, …]."""
+    return flags.reshape(-1, *([1] * (like.ndim - 1)))
+
+
+def env_of_pool(host: PoolHost) -> Env:
+    """The training environment."""
+    spec, task = host.spec, host.task
+
+    def arrange(obs: Array) -> Array:
+        return jnp.moveaxis(obs, 1, -1) if task.channels_last else obs
+
+    def raw(copies: int) -> jax.ShapeDtypeStruct:
+        shape = spec.obs_shape
+        shape = (shape[-1], *shape[:-1]) if task.channels_last else shape
+        return jax.ShapeDtypeStruct((copies, *shape), spec.obs_dtype)
+
+    def reset(keys: Array) -> tuple[PoolState, Array]:
+        copies = keys.shape[0]
+        pool = host.pool(copies)
+        obs = arrange(io_callback(lambda: host.start_all(copies), raw(copies), ordered=True))
+        return PoolState(jnp.uint32(pool.ticket), jnp.asarray(pool.handle), obs), obs
+
+    def step(keys: Array, state: PoolState, action: Array) -> tuple[PoolState, EnvStep]:
+        copies = action.shape[0]
+        pool = host.pool(copies)
+        yes, no = jnp.ones(copies, bool), jnp.zeros(copies, bool)
+
+        def advance() -> tuple[PoolState, EnvStep]:
+            handle, (obs, reward, failed, limit, _) = pool.step(state.handle, action)
+            done, sane = failed | limit, jnp.isfinite(reward)
+            if jnp.issubdtype(obs.dtype, jnp.floating):
+                sane &= jnp.isfinite(obs.reshape(copies, -1)).all(axis=1)
+
+            def attend() -> Array:
+                def call(*args: Any) -> np.ndarray:
+                    return host.attend(*(np.asarray(x) for x in args))
+
+                fresh = io_callback(call, raw(copies), done, sane, ordered=True)
+                return jnp.where(rows_like(done | ~sane, obs), fresh, obs)
+
+            following = jax.lax.cond((done | ~sane).any(), attend, lambda: obs)
+            following, final = arrange(following), arrange(obs)
+            final = jnp.where(rows_like(sane, final), final, state.obs)
+            info = {"dropped": 1.0 - sane.astype(jnp.float32)}
+            reward, failed, limit = jnp.where(sane, reward, 0.0), failed & sane, limit | ~sane
+            outcome = EnvStep(following, final, reward.astype(jnp.float32), failed, limit, info)
+            return PoolState(state.ticket, handle, following), outcome
+
+        def begin_again() -> tuple[PoolState, EnvStep]:
+            obs = arrange(io_callback(lambda: host.resume_all(copies), raw(copies), ordered=True))
+            info = {"dropped": yes.astype(jnp.float32)}
+            outcome = EnvStep(obs, state.obs, jnp.zeros(copies, jnp.float32), no, yes, info)
+            return PoolState(jnp.uint32(pool.ticket), jnp.asarray(pool.handle), obs), outcome
+
+        return jax.lax.cond(state.ticket == jnp.uint32(pool.ticket), advance, begin_again)
+
+    return Env(spec, reset, step, external=True, host=host)
