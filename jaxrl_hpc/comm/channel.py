@@ -1,6 +1,6 @@
 """Between actors and learners: what a transport does, whatever it is made of.
 
-    actor:    newest() → act → offer(message)            learner:   drain() → learn → publish(version, params)
+    actor:  room() → newest() → act → offer(message)     learner:  drain() → learn → publish(version, params)
 
 A transport moves two kinds of raw buffers of fixed size: messages (an unroll with its header) from actors to
 learners, and parameters with a version from learners to actors. Nothing here waits: a side that finds nothing
@@ -49,6 +49,11 @@ class ActorSide(Protocol):
         """
         ...
 
+    def room(self) -> bool:
+        """Whether `offer` would take a message now. An actor waits for it before it acts, not after: so an
+        unroll that has to wait was at least made with parameters that were new when its turn came."""
+        ...
+
     def offer(self, message: np.ndarray) -> bool:
         """Takes a copy of a message [Sizes.message] uint8. False: no room now, and nothing has happened.
 
@@ -68,6 +73,15 @@ class ActorSide(Protocol):
 
 class LearnerSide(Protocol):
     """One learner's end."""
+
+    gone: Callable[[int], int] | None
+    # None: all messages of an actor come to its own learner. Otherwise they may go to any, and this tells how
+    # many of an actor's in this job are not under way any more: drained by any learner, or lost
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What has happened since the beginning, for metrics; the same names at all learners."""
+        ...
 
     def publish(self, version: int, params: np.ndarray) -> None:
         """Gives [Sizes.params] uint8 to its actors; versions rise. An actor may never see some of them.

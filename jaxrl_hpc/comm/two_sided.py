@@ -8,6 +8,7 @@ learner has one parameter message per actor under way; an actor that is slow to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,20 @@ class TwoSidedActor:
     def lost(self) -> int:
         return 0
 
+    def room(self) -> bool:
+        return self._free() is not None
+
+    def _free(self) -> int | None:
+        done = (request is None or request.Test() for request in self._requests)
+        return next((i for i, free in enumerate(done) if free), None)
+
     def offer(self, message: np.ndarray) -> bool:
-        for i, request in enumerate(self._requests):
-            if request is None or request.Test():
-                np.copyto(self._buffers[i], message)
-                self._requests[i] = self._messages.Issend(self._buffers[i], dest=self._learner, tag=DATA)
-                return True
-        return False
+        free = self._free()
+        if free is None:
+            return False
+        np.copyto(self._buffers[free], message)
+        self._requests[free] = self._messages.Issend(self._buffers[free], dest=self._learner, tag=DATA)
+        return True
 
     def newest(self) -> tuple[int, np.ndarray] | None:
         buffer = None
@@ -65,6 +73,8 @@ class TwoSidedActor:
 
 
 class TwoSidedLearner:
+    gone: Callable[[int], int] | None = None
+
     def __init__(self, roles: Roles, sizes: Sizes) -> None:
         from mpi4py import MPI
 
@@ -75,6 +85,10 @@ class TwoSidedLearner:
         self._latest: np.ndarray | None = None
         self._sending: dict[int, np.ndarray] = {}  # rank -> what it was sent last
         self._requests: dict[int, Any] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {}
 
     def publish(self, version: int, params: np.ndarray) -> None:
         letter = aligned(VERSION + params.size)

@@ -117,8 +117,11 @@ class WindowActor:
         version = self._slot.read(self._params)
         return None if version is None else (version, self._params)
 
+    def room(self) -> bool:
+        return self._ring.rule != "block" or self._ring.depth() < self._ring.capacity
+
     def offer(self, message: np.ndarray) -> bool:
-        if self._ring.rule == "block" and self._ring.depth() >= self._ring.capacity:
+        if not self.room():
             return False
         self._ring.push(message)
         if not self._active:

@@ -1,6 +1,6 @@
 """An actor: takes the newest parameters, acts, sends, and never waits unless its learner is behind.
 
-    obey notes → newest parameters → unroll [T, B] → pack → offer, until there is room
+    obey notes → wait for room → newest parameters → unroll [T, B] → pack → offer
 
 Two things make it wait on purpose. In lock-step the parameters for unroll s are those after s unrolls have
 been learned from. In a replayed run it asks for the very parameters that made its unroll s when it was
@@ -129,8 +129,11 @@ class Actor:
         self.snapshot = None
 
     def prepared(self) -> bool:
-        """Whether the parameters for the next unroll are here; pauses if not."""
+        """Whether there is room for the next unroll and its parameters are here; pauses if not."""
         sequence = self.state.sequence
+        if not self.channel.room():
+            self.wait(f"waiting for rank {self.learner} to take its unrolls")
+            return False
         if self.replayed:
             if self.asked_for < sequence:
                 self.control.send(self.learner, Kind.WANTED, sequence)

@@ -1,0 +1,143 @@
+"""Actors and learners on real ranks: the same run as `fused` in lock-step, repeatable, resumable, elastic.
+
+Each job does several things, because starting jobs is what takes time. The run `dqn-elastic` is handed from
+one to the next: begun with two actors, continued with one, and in the slow tier with three.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.metrics import read_metrics, without_clock
+from jaxrl_hpc.train import train
+from tests.mpi import apart, launch
+
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+RECORD = "run.record_schedule=true"
+ELASTIC = f"dqn-elastic:{RECORD};run.total_env_steps=8192"
+MAX_LAG = 3
+
+
+def start(ranks, folder, *texts):
+    status, output = launch.run(ranks, "-m", "tests.mpi.apart", str(folder), *texts)
+    assert status == 0, output
+    found = {}
+    for result in launch.results(output):
+        if result["rank"] == 0:
+            found.setdefault(result["case"], []).append(result)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("apart")
+
+
+@pytest.fixture(scope="module")
+def three(folder):
+    """One learner, two actors."""
+    return start(
+        3,
+        folder,
+        f"a2c-record:{RECORD}",
+        "a2c-replay:run.replay_schedule=FOLDER/a2c-record",
+        f"a2c-slow:{RECORD};workflow.max_lag={MAX_LAG};@slow=1:0.02",
+        f"{ELASTIC};@signal=2:30",
+    )
+
+
+@pytest.fixture(scope="module")
+def two(folder, three):
+    """One learner, one actor."""
+    lock = "workflow.lockstep=true"
+    return start(
+        2,
+        folder,
+        f"dqn-lock:{lock};workflow.actor_priorities=true",
+        f"dqn-cut:{lock};workflow.actor_priorities=true;@signal=1:20",
+        f"+dqn-cut:{lock};workflow.actor_priorities=true",
+        f"a2c-lag:{lock};workflow.actor_lag=3",
+        f"+{ELASTIC};@signal=1:60",
+    )
+
+
+@pytest.mark.parametrize(
+    "case, changes", [("dqn-lock", ["actor_priorities=true"]), ("a2c-lag", ["actor_lag=3"])]
+)
+def test_in_lock_step_it_is_the_fused_run(two, tmp_path, case, changes):
+    """Within 1e-6 by contract; on one kind of machine the bits are the same."""
+    config = apart.config_of(case, ["workflow.name=fused", *(f"workflow.{change}" for change in changes)])
+    fused = train(config, tmp_path / "fused", say=lambda _: None).summary
+    (found,) = two[case]
+    _, leaves, _ = apart.Checkpointer(tmp_path / "fused" / "checkpoints").load()
+    params = [np.ravel(x) for name, x in leaves.items() if ".learner.params" in name]
+    np.testing.assert_allclose(found["params"], np.concatenate(params), rtol=1e-6, atol=1e-6)
+    assert found["summary"]["updates"] == fused["updates"]
+    assert found["summary"]["env_steps"] == fused["env_steps"]
+    expected = [row for row in read_metrics(tmp_path / "fused").to_pylist() if row["kind"] == "train"]
+    for row, other in zip(found["rows"], expected, strict=True):
+        assert row["lag_max"] <= 3
+        for name in set(row) & set(other) - {"wall_seconds"}:
+            np.testing.assert_allclose(row[name], other[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_run_in_lock_step_that_was_interrupted_has_the_same_bits(two):
+    first, resumed = two["dqn-cut"]
+    assert not first["finished"] and resumed["finished"]
+    assert 0 < first["taken"] < resumed["taken"]
+    assert resumed["params"] == two["dqn-lock"][0]["params"]
+
+
+def test_a_replayed_run_has_the_same_bits(three, folder):
+    (recorded,), (replayed,) = three["a2c-record"], three["a2c-replay"]
+    assert len({actor for actor, *_ in recorded["schedule"]}) == 2
+    assert recorded["summary"]["params_sha256"] == replayed["summary"]["params_sha256"]
+    tables = [without_clock(read_metrics(folder / name)) for name in ("a2c-record", "a2c-replay")]
+    assert str(tables[0].to_pylist()) == str(tables[1].to_pylist())
+    used = [entry for entry in recorded["schedule"] if entry[3]]
+    assert len(used) == 2048 // (4 * 8)
+
+
+def test_a_slow_actor_does_not_hold_the_other_up_and_what_is_too_old_is_dropped(three):
+    (found,) = three["a2c-slow"]
+    counts = Counter(actor for actor, *_ in found["schedule"])
+    assert counts[0] > 2 * counts[1]
+    version = 0
+    for _, _, made, used in found["schedule"]:
+        assert (version - made <= MAX_LAG) == bool(used)
+        version += used
+    assert version == 2048 // (4 * 8), "as many as the budget says, whatever is dropped"
+    dropped = sum(not used for *_, used in found["schedule"])
+    assert found["dropped"] == dropped == sum(row["dropped_unrolls"] for row in found["rows"])
+
+
+def test_nothing_is_lost_at_a_checkpoint_nor_with_fewer_actors(three, two):
+    """Every unroll made before a state was saved is learned from once: before the end, or when resumed."""
+    (begun,), (resumed,) = three["dqn-elastic"], two["dqn-elastic"]
+    assert not begun["finished"] and not resumed["finished"]
+    assert begun["ids"] == resumed["ids"] == [0, 1], "the state of the actor that is not there is kept"
+    assert begun["lost"] == resumed["lost"] == 0
+    for found in (begun, resumed):
+        assert found["taken"] == len(found["schedule"])
+    assert resumed["schedule"][: begun["taken"]] == begun["schedule"]
+    for actor in (0, 1):
+        numbers = [sequence for a, sequence, *_ in resumed["schedule"] if a == actor]
+        assert numbers == list(range(len(numbers))) and numbers
+    before = sum(a == 1 for a, *_ in begun["schedule"])
+    after = sum(a == 1 for a, *_ in resumed["schedule"])
+    assert after <= before + begun["pending"], "of the actor that has gone only what it had sent"
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ("run.seeds=2", "one seed"),
+        ("workflow.lockstep=true", "this is a job of 1 rank"),
+        ("workflow.learners=3", "need 4"),
+    ],
+)
+def test_jobs_that_cannot_be(change, text, tmp_path):
+    with pytest.raises(UserError, match=text):
+        train(apart.config_of("a2c", [change]), tmp_path / "run", say=lambda _: None)
