@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -31,11 +31,13 @@ class WindowLearner:
         self._turn = 0
         self._rng = np.random.default_rng(roles.rank)
         self.mixed = self._options.mixed(roles)
+        self.gone: Callable[[int], int] | None = self._gone if self.mixed else None
         self.helped = 0  # unrolls taken for other learners
 
     @property
     def counts(self) -> dict[str, int]:
-        """Since the beginning, for metrics."""
+        if not self.mixed:
+            return {}
         collisions = sum(ring.counts["collisions"] for ring in self._wiring.rings)
         return {"collisions": collisions, "helped": self.helped}
 
@@ -45,6 +47,8 @@ class WindowLearner:
 
     def drain(self, limit: int) -> list[Arrival]:
         found: list[Arrival] = []
+        rings = self._wiring.rings
+        limit = min(limit, len(rings) * rings[0].capacity)  # so that it ends, however fast actors are
         while len(found) < limit:
             before = len(found)
             self._round(found, limit)
@@ -57,8 +61,7 @@ class WindowLearner:
     def waiting(self) -> int:
         return sum(self._wiring.rings[actor].seen for actor in self._own)
 
-    def gone(self, actor: int) -> int:
-        """Unrolls of an actor in this job that are not under way any more: drained by anyone, or lost."""
+    def _gone(self, actor: int) -> int:
         return self._wiring.rings[actor].gone()
 
     def _round(self, found: list[Arrival], limit: int) -> None:

@@ -11,6 +11,7 @@ all of them are here: what was not learned from by then is saved with the checkp
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -74,16 +75,18 @@ class Mailbox:
         kept: Kept,
         record: Recorder | None,
         replayed: Replayed | None,
+        add: Callable[[np.ndarray], np.ndarray],
     ) -> None:
         self.acting, self.roles, self.channel, self.control = acting, roles, channel, control
         self.watchdog, self.max_lag, self.record, self.replayed = watchdog, max_lag, record, replayed
-        self.history = history
+        self.history, self._add = history, add  # over learners
         self.actors = roles.actors_of(roles.rank)
         self.queue: deque[Queued] = deque(self._queued(np.array(message)) for message in kept.pending)
         self.patience = Patience()
         self.ages = Ages()
         self.signal = (0, 0)  # number and rank of a request to stop that an actor got
         self.taken, self.dropped, self.lost = kept.taken, kept.dropped, kept.lost
+        self._lost_before = kept.lost
         self.versions = {int(v): p for v, p in zip(kept.versions, kept.params, strict=True)}
         self._wanted = replayed.wanted() if replayed else {}
         self._asked: list[tuple[int, int]] = []  # (actor, sequence) whose parameters are not there yet
@@ -194,9 +197,10 @@ class Mailbox:
         """Take in what has come, and no more than is needed: the rest holds its actors back."""
         for arrival in self.channel.drain(ALL if self.replayed else max(0, room)):
             queued = self._queued(arrival.message)
-            self.lost += queued.sequence - self._next[queued.actor]
-            self._next[queued.actor] = queued.sequence + 1
-            self._received[queued.actor] += 1
+            if self.channel.gone is None:  # else what is missing may be with another learner
+                self.lost += queued.sequence - self._next[queued.actor]
+                self._next[queued.actor] = queued.sequence + 1
+            self._received[queued.actor] = self._received.get(queued.actor, 0) + 1
             self.queue.append(queued)
         while (note := self.control.receive()) is not None:
             actor = note.rank - self.roles.learners
@@ -224,7 +228,7 @@ class Mailbox:
             self.patience.pause()
         self.patience.again()
         states = self.parked | {a: np.array(self._reports[a].payload) for a in self.actors}
-        limits = {a: self._sequence(a) for a in self.actors}
+        limits = self._limits()
         pending = [q.buffer for q in self.queue if q.sequence < limits.get(q.actor, q.sequence + 1)]
         if self.record:
             self.record.flush()
@@ -241,6 +245,23 @@ class Mailbox:
             lost=self.lost,
         )
 
+    def _limits(self) -> dict[int, int]:
+        """How many unrolls each actor had sent before its state; of all actors, if any may have come here."""
+        own = {a: self._sequence(a) for a in self.actors}
+        if self.channel.gone is None:
+            return own
+        mine, here = np.zeros(self.roles.actors), np.zeros(self.roles.actors)
+        mine[list(own)] = list(own.values())
+        limits = self._add(mine)
+        here[list(self._received)] = list(self._received.values())
+        for queued in self.queue:
+            if queued.actor < len(limits) and queued.sequence >= limits[queued.actor]:
+                here[queued.actor] -= 1  # sent after its state
+        arrived = self._add(here)
+        missing = [limit - self._first[a] - arrived[a] for a, limit in own.items()]
+        self.lost = self._lost_before + int(sum(missing))
+        return {actor: int(limit) for actor, limit in enumerate(limits)}
+
     def _sequence(self, actor: int) -> int:
         state: ActorState = self.acting.state.unpack(self._reports[actor].payload)
         return int(state.sequence)
@@ -250,6 +271,8 @@ class Mailbox:
         if actor not in self._reports:
             return False
         sent, lost = self._sequence(actor), self._reports[actor].extra
+        if self.channel.gone is not None:
+            return self.channel.gone(actor) >= sent - self._first[actor]
         if self._next[actor] < sent and self._received[actor] + lost >= sent - self._first[actor]:
             self.lost += sent - self._next[actor]  # the newest ones: no later number shows the gap
             self._next[actor] = sent

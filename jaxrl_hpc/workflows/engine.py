@@ -53,6 +53,7 @@ class Engine:
         self.channel: Any = None  # this rank's end
         self.control: Any = None
         self._clock = (0.0, time.perf_counter())  # seconds waited, and when that was
+        self._counts: dict[str, int] = {}  # of the channel, up to the last metrics
         self._programs: dict[str, Any] = {}
         self._names: list[str] = []
 
@@ -117,6 +118,11 @@ class Engine:
         """Start the actors of a learner: fresh, or where a checkpoint left them."""
         if not self.team.has_data:
             return
+        if self.channel.gone is not None and (record or replayed):
+            raise UserError(
+                "run.record_schedule, run.replay_schedule: unrolls of an actor must go to one learner only: "
+                "workflow.selection=range, or workflow.help=false"
+            )
         kept = kept or Kept.nothing(self.acting)
         number = self.roles.number
         schedule = Replayed(file_of(replayed, number), kept.taken) if replayed else None
@@ -136,6 +142,7 @@ class Engine:
             kept=kept,
             record=Recorder(file_of(run, number), kept.taken) if record else None,
             replayed=schedule,
+            add=self.ranks.add,
         )
         self.publish(state, int(state.iteration))
 
@@ -212,11 +219,16 @@ class Engine:
         shares = [(idle - self._clock[0]) / max(now - self._clock[1], 1e-9)]
         self._clock = (idle, now)
         values = [float(sums[name]) / max(iterations, 1) for name in self._names]
-        total = self.ranks.add(np.concatenate([[*values, *shares], mine.sums()]))
+        counts = self.channel.counts
+        events = [counts[name] - self._counts.get(name, 0) for name in counts]
+        self._counts = counts
+        own = mine.sums()
+        total = self.ranks.add(np.concatenate([[*values, *shares], own, events]))
         everyone = self.ranks.everyone(mine.largest, int(self._programs["mark"](state)))
         mine.reset()
         count = len(self._names)
         metrics: dict[str, Any] = dict(zip(self._names, total[:count] / self.ranks.size, strict=True))
-        metrics |= ages.describe(total[count + 1 :], int(everyone[:, 0].max()))
+        metrics |= ages.describe(total[count + 1 : count + 1 + own.size], int(everyone[:, 0].max()))
+        metrics |= dict(zip(counts, total[count + 1 + own.size :], strict=True))
         metrics["learner_idle"] = total[count] / self.learning.settings.served
         return metrics | {"updates": int(state.learner.step), "replicas": everyone[:, 1]}
