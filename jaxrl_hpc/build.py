@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.config import Config
+from jaxrl_hpc.envs import slow
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.registry import find
 from jaxrl_hpc.schema import Schema, traced_values
@@ -46,6 +47,8 @@ def build(config: Config) -> Parts:
     flow: Any = config.workflow
     shards = getattr(flow, "shards", 1)
     env: Env = _make("env", config.env)
+    if config.run.step_seconds:
+        env = slow.wrap(env, config.run.step_seconds)
     agent_config = divided("agent", config.agent, shards, ["batch_size"])
     agent: Agent = _make("agent", agent_config, env.spec, num_envs=getattr(flow, "all_copies", flow.num_envs))
     copies = divided("workflow", flow, shards, ["num_envs"]).num_envs

@@ -39,4 +39,7 @@ class RunConfig(Schema):
     replay_schedule: str = static(
         "", "asynchronous workflows: repeat the arrivals that the run in this folder wrote down; empty: no"
     )
+    step_seconds: float = static(
+        0.0, "every environment step sleeps so many seconds: a stand-in for a costly simulator", ge=0
+    )
     progress_seconds: float = static(10.0, "seconds between progress lines in a batch log", gt=0)

@@ -1,14 +1,19 @@
-"""Measure how a sharded config scales on this machine, and model how it would on more nodes.
+"""Measure how a sharded config scales on this machine, and model how it would on more nodes; or find how many
+ranks of a job should learn and how many act.
 
 examples:
   jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2
   jaxrl-hpc scaling workflows/cartpole_dqn_sharded --ranks 1,2,4 --devices 1,2 --mode strong
   jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2 --latency 1.3 --bandwidth 25
+  jaxrl-hpc scaling workflows/cartpole_impala --split 16
 
 Runs the config on every number of ranks and devices, in turns; measures collectives; fits compute time,
 latency and bandwidth; writes scaling.json and scaling.png. weak: each worker gets as much as the config
 says; strong: the config is divided. Ranks get a core each while there are enough. Nothing beyond this
 machine is measured: the table for more nodes is the model's, for the network given.
+
+--split RANKS measures what acting and learning cost (one process, a few seconds), and finds in a model of the
+job how many of so many ranks should learn; writes split.json. The network is the one given.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from jaxrl_hpc.errors import UserError
 
@@ -38,21 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns over all layouts (default: 3)")
     parser.add_argument("--latency", type=float, default=2.0, help="of the network, µs (default: 2)")
     parser.add_argument("--bandwidth", type=float, default=12.5, help="of a link, GB/s (default: 12.5)")
+    parser.add_argument("--split", type=int, metavar="RANKS", help="divide so many ranks into roles")
+    parser.add_argument("--cores", type=int, default=0, help="that the ranks of --split share (0: one each)")
     parser.add_argument("--mpiexec", help="the launcher, if it is not the one of this environment")
     parser.add_argument("--out", type=Path, help="folder for results (default: runs/scaling/<config>)")
 
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc import config as configs
-    from jaxrl_hpc import machine
     from jaxrl_hpc.cli.doctor_checks import find_mpiexec
     from jaxrl_hpc.scaling import figure, study
     from jaxrl_hpc.scaling.model import Network
 
     config = configs.load(args.config, args.overrides)
-    if not machine.uses_ranks(config):
+    folder = args.out or Path("runs") / "scaling" / config.run.name
+    if args.split is not None:
+        return _split(config, args, folder)
+    if not hasattr(config.workflow, "shards"):
         raise UserError(
-            "scaling: this config's workflow uses one process; use one with workflow.name=sharded"
+            "scaling: use a config with workflow.name=sharded, or --split RANKS with actors and learners"
         )
     launcher = args.mpiexec or find_mpiexec()
     if launcher is None and max(args.ranks) > 1:
@@ -63,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
     )
     results = study.collect(request, lambda text: print(text, file=sys.stderr))
     report = study.analyse(request, results) | {"config": config.to_dict()}
-    folder = args.out or Path("runs") / "scaling" / config.run.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "scaling.json").write_text(json.dumps(report, indent=1) + "\n")
     figure.draw(report, folder / "scaling.png")
@@ -71,4 +80,37 @@ def run(args: argparse.Namespace) -> int:
     if report["collectives"]:
         print("\n" + figure.collectives_table(report))
     print(f"\nwritten to {folder}/scaling.json and scaling.png")
+    return 0
+
+
+def _split(config: Any, args: argparse.Namespace, folder: Path) -> int:
+    """Roles for a job of so many ranks."""
+    from jaxrl_hpc import machine
+    from jaxrl_hpc.build import build
+    from jaxrl_hpc.scaling import measure, split
+    from jaxrl_hpc.scaling.costs import Plan
+    from jaxrl_hpc.scaling.model import Network
+
+    flow: Any = config.workflow
+    if not hasattr(flow, "in_flight"):
+        raise UserError(f"scaling --split: workflow {flow.name!r} has no actors and learners")
+    if args.split < 2:
+        raise UserError(f"scaling --split: {args.split} rank(s) cannot be divided; at least 2 are needed")
+    machine.prepare(config, 1)
+    network = Network(1e-6 * args.latency, 1e9 * args.bandwidth)
+    costs = measure.costs_of(config, build(config), network, args.cores)
+    plan = Plan(flow.name, 1, in_flight=flow.in_flight, batch=flow.batch_trajectories)
+    best, choices = split.recommend(costs, plan, args.split, flow.learner_mode == "shared")
+    folder.mkdir(parents=True, exist_ok=True)
+    found = split.report(costs, best, choices) | {"config": config.to_dict()}
+    (folder / "split.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(
+        f"an unroll of {costs.length} steps × {costs.copies} copies takes an actor "
+        f"{1e3 * (costs.acting + costs.waiting):.2f} ms and a learner {1e3 * costs.update:.2f} ms\n"
+    )
+    print(split.table(best, choices))
+    print(
+        f"\nmpirun -n {args.split} jaxrl-hpc train {args.config} workflow.learners={best.learners}"
+        f"\nwritten to {folder}/split.json"
+    )
     return 0

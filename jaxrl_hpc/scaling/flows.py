@@ -2,8 +2,6 @@
 
     outcome = simulate(Costs(...), Plan("async", learners=1, actors=120))
 
-An actor is busy while it steps its environments and packs; a learner while it takes unrolls, learns, reduces
-and publishes; everything else is idle time. Ranks may share cores: then work queues for them, sleep does not.
 The run goes on until a number of unrolls has been learned from, and its second half is measured.
 
 What the model leaves out: the end of a run, evaluation, checkpoints, caches, and networks with more traffic
@@ -12,95 +10,11 @@ than they can carry.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from jaxrl_hpc.scaling.costs import Clock, Costs, Outcome, Plan
-from jaxrl_hpc.scaling.events import Barrier, Process, Simulation, Station, Store
-
-
-class Rank:
-    """A process of the job: works on a core, or sleeps; the rest of its time it is idle."""
-
-    def __init__(self, simulation: Simulation, cores: Station) -> None:
-        self.simulation, self.cores = simulation, cores
-        self.busy = 0.0
-
-    def work(self, seconds: float) -> Process:
-        since = self.simulation.now
-        yield from self.cores.use(seconds)
-        self.busy += self.simulation.now - since
-
-    def sleep(self, seconds: float) -> Process:
-        if seconds:
-            yield seconds
-            self.busy += seconds
-
-
-class Job:
-    """What all flows have in common: ranks, counters, and the measured half of the run."""
-
-    def __init__(self, costs: Costs, plan: Plan, unrolls: int, seed: int) -> None:
-        self.costs, self.plan, self.simulation = costs, plan, Simulation()
-        self.clock = Clock(costs.spread, seed)
-        self.cores = Station(self.simulation, costs.cores)
-        self.learners = [Rank(self.simulation, self.cores) for _ in range(plan.learners)]
-        self.actors = [Rank(self.simulation, self.cores) for _ in range(plan.actors)]
-        self.stations: dict[str, Station] = {}  # besides ranks and cores, with what they are busy
-        self.version = 0
-        self.updates = 0
-        self.unrolls = 0
-        self.goal = unrolls
-        self.lags: list[int] = []
-        self._before: tuple[float, ...] | None = None
-
-    def act(self, rank: Rank) -> Process:
-        """One unroll."""
-        yield from rank.work(self.clock.vary(self.costs.acting))
-        yield from rank.sleep(self.clock.vary(self.costs.waiting))
-
-    def learned(self, version: int) -> None:
-        """An unroll that was made with parameters of this version has been learned from."""
-        self.unrolls += 1
-        if self.unrolls > self.goal // 2:
-            self.lags.append(self.version - version)
-        if self.unrolls == self.goal // 2:
-            self._before = self._totals()
-        elif self.unrolls == self.goal:
-            self.simulation.halt()
-
-    def _totals(self) -> tuple[float, ...]:
-        learners = sum(rank.busy for rank in self.learners)
-        actors = sum(rank.busy for rank in self.actors)
-        others = [station.work for station in self.stations.values()]
-        return (self.simulation.now, self.updates, self.unrolls, learners, actors, self.cores.work, *others)
-
-    def outcome(self) -> Outcome:
-        assert self._before is not None, "the simulation stood still before its middle"
-        elapsed, updates, unrolls, learners, actors, cores, *others = (
-            after - before for after, before in zip(self._totals(), self._before, strict=True)
-        )
-        used = {"learners": learners / elapsed / max(1, len(self.learners))}
-        if self.actors:
-            used["actors"] = actors / elapsed / len(self.actors)
-        if self.costs.cores:
-            used["cores"] = cores / elapsed / self.costs.cores
-        for (name, station), work in zip(self.stations.items(), others, strict=True):
-            used[name] = work / elapsed / max(1, station.places)
-        return Outcome(
-            steps_per_second=unrolls * self.costs.length * self.costs.copies / elapsed,
-            updates_per_second=updates / elapsed,
-            actor_idle=max(0.0, 1 - used["actors"]) if self.actors else 0.0,
-            learner_idle=max(0.0, 1 - used["learners"]),
-            lag=sum(self.lags) / max(1, len(self.lags)),
-            lag_max=max(self.lags, default=0),
-            bottleneck=max(used, key=lambda name: used[name]),
-            utilisation=used,
-        )
-
-    def reduce_seconds(self, ranks: int) -> float:
-        """A mean of gradients over so many ranks."""
-        return math.ceil(math.log2(ranks)) * self.costs.reduce.time(self.costs.params) if ranks > 1 else 0.0
+from jaxrl_hpc.scaling.costs import Costs, Outcome, Plan
+from jaxrl_hpc.scaling.events import Barrier, Process, Station, Store
+from jaxrl_hpc.scaling.job import Job, Rank
 
 
 class ActorsAndLearners(Job):
@@ -135,12 +49,7 @@ class ActorsAndLearners(Job):
             yield from self.act(rank)
             yield from rank.work(costs.handle)
             yield from self.rooms[number].get()
-            self.simulation.start(self.deliver(home, (number, version)), transfer)
-
-    def deliver(self, inbox: Store, item: Any) -> Process:
-        inbox.put_now(item)
-        return
-        yield
+            self.send(home, (number, version), transfer)
 
     def take(self, number: int) -> Process:
         """An unroll for a learner, and what taking it costs."""
@@ -227,15 +136,10 @@ class CentralInference(Job):
         inbox, answers = self.inboxes[number % self.plan.learners], self.answers[number]
         transfer = costs.message.time(costs.observation)
         while True:
-            self.simulation.start(self.deliver(inbox, number), transfer)
+            self.send(inbox, number, transfer)
             yield from answers.get()
             yield from rank.work(self.clock.vary(costs.compute) + costs.handle)
             yield from rank.sleep(self.clock.vary(costs.sleep))
-
-    def deliver(self, store: Store, item: Any) -> Process:
-        store.put_now(item)
-        return
-        yield
 
     def gather(self, number: int, wanted: int) -> Process:
         """Requests of one batch: as many as wanted, or those that came before the deadline."""
@@ -262,9 +166,7 @@ class CentralInference(Job):
             found = yield from self.gather(number, wanted)
             yield from rank.work(len(found) * costs.handle + costs.inference.time(len(found) * costs.copies))
             for actor in found:
-                self.simulation.start(
-                    self.deliver(self.answers[actor], None), costs.message.time(costs.observation)
-                )
+                self.send(self.answers[actor], None, costs.message.time(costs.observation))
                 began.setdefault(actor, self.version)
                 steps[actor] = steps.get(actor, 0) + 1
             whole = [actor for actor in found if steps[actor] % costs.length == 0]

@@ -99,7 +99,7 @@ def test_report_of_made_up_measurements(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["cartpole_dqn"], "use one with workflow.name=sharded"),
+        (["cartpole_dqn"], "use a config with workflow.name=sharded"),
         (
             ["workflows/cartpole_dqn_sharded", "--mode", "strong", "--ranks", "5"],
             "workflow.shards is 12, which 5 × 1 workers do not divide",

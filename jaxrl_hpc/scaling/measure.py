@@ -1,0 +1,130 @@
+"""What the pieces of a config cost on this machine: acting, the policy alone, learning, packing.
+
+Each piece is the very program that the workflow runs, timed alone in this process. What lies between ranks is
+not measured here: latency and bandwidth are given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_hpc.build import Parts, hypers_of
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.scaling import model
+from jaxrl_hpc.scaling.costs import Costs
+from jaxrl_hpc.workflows.learner import Learning, Team
+from jaxrl_hpc.workflows.messages import Acting, Header, Message, make_acting
+
+ENOUGH = 0.3  # seconds of one measurement
+ROUNDS = 7
+ALONE = Team(1, 0, False, None)
+
+
+def timed(function: Callable[[], Any]) -> float:
+    """Seconds of a call: the median over rounds."""
+    jax.block_until_ready(function())
+    start = time.perf_counter()
+    jax.block_until_ready(function())
+    count = max(1, int(ENOUGH / ROUNDS / max(time.perf_counter() - start, 1e-7)))
+    rounds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        for _ in range(count):
+            result = function()
+        jax.block_until_ready(result)
+        rounds.append((time.perf_counter() - start) / count)
+    return float(np.median(rounds))
+
+
+def costs_of(config: Config, parts: Parts, network: model.Network, cores: int) -> Costs:
+    """Of a config in which actors and learners are processes of their own."""
+    flow: Any = config.workflow
+    learning: Learning = parts.workflow.programs.learning
+    hypers = jax.tree.map(jnp.float32, hypers_of(config))
+    key = jax.random.key(config.run.seed)
+    acting = make_acting(
+        parts.env, parts.agent, hypers["agent"],
+        copies=flow.num_envs, length=flow.unroll_length, priorities=flow.actor_priorities,
+    )  # fmt: skip
+    state = jax.jit(lambda: learning.init(key, hypers, ALONE))()
+    params = jax.jit(parts.agent.actor)(state.learner)
+    rollout = acting.start(key, np.int32(0))
+    # not the run's own program: its argument is donated, and here it is used again and again
+    unroll = jax.jit(lambda p, r: acting.unroll(p, r))
+    _, ended, trajectory, rated = unroll(params, rollout)
+    whole = timed(lambda: unroll(params, rollout))
+    policy = _policy(parts, params, rollout, flow.num_envs)
+    message = _message(acting, ended, trajectory, rated)
+    line = model.Line(network.latency, network.bandwidth)
+    return Costs(
+        length=flow.unroll_length,
+        copies=flow.num_envs,
+        compute=max(whole / flow.unroll_length - policy.time(flow.num_envs), 1e-9),
+        sleep=config.run.step_seconds,
+        inference=policy,
+        update=_update(learning, state, trajectory, rated) / learning.settings.batch,
+        handle=message,
+        message=line,
+        copy=line,
+        reduce=line,
+        atomic=2 * network.latency,
+        params=acting.params.nbytes,
+        unroll=acting.message.nbytes,
+        observation=acting.message.nbytes // flow.unroll_length,
+        cores=cores,
+    )
+
+
+def _policy(parts: Parts, params: Any, rollout: Any, copies: int) -> model.Line:
+    """Seconds by number of observations, inside a loop as in an unroll."""
+    turns = 32
+
+    def forward(params: Any, rollout: Any) -> Any:
+        def one(_: Any, carry: Any) -> Any:
+            action, _, _ = parts.agent.act(params, rollout.carry, rollout.obs, carry, False)
+            step = jnp.any(action != 0).astype(jnp.int32)  # the next turn depends on this one
+            return jax.vmap(jax.random.fold_in, (0, None))(carry, step)
+
+        return jax.lax.fori_loop(0, turns, one, rollout.key)
+
+    def several(times: int) -> Any:
+        return jax.tree.map(lambda x: jnp.concatenate([x] * times), rollout._replace(env=()))
+
+    program = jax.jit(forward)
+
+    def seconds(copies: Any) -> float:
+        return timed(lambda: jax.random.key_data(program(params, copies))) / turns
+
+    few, many = seconds(several(1)), seconds(several(8))
+    slope = max((many - few) / (7 * copies), 1e-12)
+    return model.Line(max(few - slope * copies, 1e-9), 1 / slope)
+
+
+def _message(acting: Acting, ended: Any, trajectory: Any, rated: Any) -> float:
+    buffer = acting.message.empty()
+    header = Header(*(np.int64(0),) * 3, *(np.float64(0),) * 2)
+    return timed(lambda: acting.message.pack(Message(header, ended, trajectory, rated), buffer))
+
+
+def _update(learning: Learning, state: Any, trajectory: Any, rated: Any) -> float:
+    """Seconds of an iteration, with a replay that is full enough."""
+    unrolls = [(trajectory, rated)] * learning.settings.batch
+    if learning.replay:
+        steps = learning.settings.batch * learning.settings.copies * learning.settings.length
+        fill = jax.jit(lambda s: learning.fill(s, unrolls, ALONE), donate_argnums=0)
+        for _ in range(-(-learning.replay.min_steps // steps)):
+            state = fill(state)
+    program = jax.jit(lambda s: learning.iterate(s, {}, unrolls, ALONE)[0], donate_argnums=0)
+    holder = [state]
+
+    def once() -> Any:
+        holder[0] = program(holder[0])
+        return holder[0].iteration
+
+    return timed(once)
