@@ -1,0 +1,250 @@
+"""Learning results in outside simulators: one process per seed, one page per study.
+
+    python scripts/studies/simulators.py lunar_lander            train what is missing, then write the page
+    python scripts/studies/simulators.py lunar_lander --page     only write the page from finished runs
+    python scripts/studies/simulators.py --list
+
+Runs go to runs/studies/<study>/<entry>/seed_<n>; finished ones are skipped, broken ones resumed. Beside every
+entry stands what random play gets, from as many episodes of the same kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from jaxrl_hpc.io.plots import learning_curves
+from jaxrl_hpc.io.results import RunData, load_run
+from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.io.units import count, duration
+from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+
+
+class Entry(NamedTuple):
+    """One config with its seeds and its target."""
+
+    name: str
+    config: str
+    seeds: int
+    target: float | None = None  # final evaluation return
+    overrides: tuple[str, ...] = ()
+
+
+class Study(NamedTuple):
+    title: str
+    text: str
+    entries: tuple[Entry, ...]
+    random_episodes: int
+
+
+SMOKE = ("run.total_env_steps=20_480", "run.eval_every=0", "run.final_eval_episodes=8")
+STUDIES = {
+    "lunar_lander": Study(
+        "LunarLander-v3 and its continuous twin",
+        "The real simulator (envpool's Box2D) inside the compiled program. A return of 200 counts as solved.",
+        (
+            Entry("ppo", "lunar_lander_ppo", 5, 200),
+            Entry("dqn", "lunar_lander_dqn", 5, 200),
+            Entry("td3_continuous", "lunar_lander_continuous_td3", 5, 200),
+            Entry("ppo_continuous", "lunar_lander_continuous_ppo", 5, 200),
+        ),
+        64,
+    ),
+    "atari_breakout": Study(
+        "Breakout (Atari), 500k actions",
+        "Raw scores of whole games without sticky actions, after up to 30 steps without action; games end "
+        "after 4,500 actions (five minutes) at the latest.",
+        (
+            Entry("ppo", "atari_breakout_ppo", 3),
+            Entry("dqn", "atari_breakout_dqn", 3),
+        ),
+        32,
+    ),
+    "atari_smoke": Study(
+        "Other Atari games: they run, and how quickly",
+        "20k actions by PPO, too few to learn a game: what counts here is that it runs, and the throughput.",
+        tuple(
+            Entry(game, f"atari_{game}_ppo", 1, None, SMOKE)
+            for game in ("beam_rider", "qbert", "space_invaders")
+        ),
+        16,
+    ),
+}
+
+
+def folder_of(study: str, entry: Entry, seed: int) -> Path:
+    return ROOT / "runs" / "studies" / study / entry.name / f"seed_{seed}"
+
+
+def command(study: str, entry: Entry, seed: int | str) -> list[str]:
+    settings = [f"run.seed={seed}", f"run.name={study}.{entry.name}", *entry.overrides]
+    folder = f"runs/studies/{study}/{entry.name}/seed_{seed}"
+    return ["train", entry.config, *settings, "--run-dir", folder, "--resume"]
+
+
+def train(study: str, only: str | None) -> None:
+    for entry in STUDIES[study].entries:
+        if only not in (None, entry.name):
+            continue
+        for seed in range(entry.seeds):
+            print("+ jaxrl-hpc", *command(study, entry, seed), flush=True)
+            words = [sys.executable, "-m", "jaxrl_hpc.cli.main", *command(study, entry, seed)]
+            subprocess.run(words, cwd=ROOT, check=True, env={**os.environ, "NPROC": "1"})
+        play_randomly(study, entry)
+
+
+def random_file(study: str, entry: Entry) -> Path:
+    return ROOT / "runs" / "studies" / study / entry.name / "random.json"
+
+
+def play_randomly(study: str, entry: Entry) -> None:
+    """Returns of episodes with uniform actions, as an evaluation plays them."""
+    if random_file(study, entry).exists():
+        return
+    from jaxrl_hpc import config as configs
+    from jaxrl_hpc.registry import find
+
+    config: Any = configs.load(entry.config, entry.overrides)
+    env = find("env", config.env.name).make(config.env).for_evaluation
+    rng = np.random.default_rng(0)
+    copies, spec = STUDIES[study].random_episodes, env.spec
+    simulator = env.host.make(copies)
+    simulator.reset(np.arange(1, copies + 1, dtype=np.uint32))
+    returns, alive = np.zeros(copies), np.ones(copies, bool)
+    for _ in range(spec.max_episode_steps):
+        if spec.discrete:
+            action = rng.integers(spec.num_actions, size=copies).astype(np.int32)
+        else:
+            action = rng.uniform(spec.action_low, spec.action_high, (copies, *spec.action_shape))
+        outcome = simulator.step(action.astype(spec.action_dtype))
+        returns += alive * outcome.reward
+        alive &= ~(outcome.terminated | outcome.truncated)
+        if not alive.any():
+            break
+    simulator.close()
+    random_file(study, entry).write_text(json.dumps(returns.tolist()))
+
+
+def finished(study: str) -> list[tuple[Entry, list[RunData]]]:
+    found = []
+    for entry in STUDIES[study].entries:
+        folders = [folder_of(study, entry, seed) for seed in range(entry.seeds)]
+        done = [f for f in folders if f.is_dir() and RunDirectory(f).read_summary() is not None]
+        if done:
+            found.append((entry, [load_run(folder) for folder in done]))
+    return found
+
+
+def together(entry: Entry, runs: list[RunData]) -> RunData:
+    """The seeds of an entry as one run with several seeds."""
+    table = pa.concat_tables([run.table for run in runs], promote_options="default")
+    return RunData(entry.name, runs[0].path, runs[0].config, runs[0].summary, table)
+
+
+def interval(values: Any, digits: int = 1) -> str:
+    samples = np.asarray(values, float)
+    low, high = bootstrap_interval(samples)
+    return f"{float(interquartile_mean(samples)):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def row(study: str, entry: Entry, runs: list[RunData]) -> str:
+    returns = [next(iter(run.summary["eval_return_per_seed"].values())) for run in runs]
+    value = float(interquartile_mean(np.asarray(returns)))
+    spread = interval(returns) if len(runs) > 1 else f"{value:.1f}"
+    verdict = "–" if entry.target is None else ("reached" if value >= entry.target else "**missed**")
+    random = json.loads(random_file(study, entry).read_text())
+    summary = runs[0].summary
+    cells = [
+        entry.name,
+        str(len(runs)),
+        count(summary["env_steps"]),
+        "–" if entry.target is None else f"{entry.target:g}",
+        spread,
+        verdict,
+        ", ".join(f"{x:.0f}" for x in returns),
+        interval(random),
+        duration(sum(run.summary["wall_seconds"] for run in runs) / len(runs)),
+        f"{count(summary['env_steps_per_second'])}/s",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def write_page(study: str) -> None:
+    rows = finished(study)
+    if not rows:
+        sys.exit(f"no run of study {study!r} has finished")
+    description = STUDIES[study]
+    lines = [
+        f"# {description.title}",
+        "",
+        f"Made by `python scripts/studies/simulators.py {study}`.",
+        "",
+        description.text,
+        "",
+    ]
+    curves = [together(entry, runs) for entry, runs in rows]
+    if all("eval_return" in run.columns("eval") for run in curves):
+        learning_curves(curves, "eval", "eval_return").savefig(RESULTS / f"{study}.png", dpi=110)
+        lines += [f"![learning curves]({study}.png)", ""]
+    lines += [
+        "| entry | seeds | steps each | target | IQM [95 % interval] | verdict | per seed | random play "
+        "| time | steps |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(row(study, entry, runs) for entry, runs in rows),
+        "",
+        "Final evaluation: greedy episodes after the last update, in simulators of their own; IQM and "
+        "bootstrap interval over seeds, for random play over episodes. The machine had other work meanwhile.",
+        *_missing(study, rows),
+        "",
+        "| entry | command, of each seed | commit |",
+        "|---|---|---|",
+    ]
+    for entry, runs in rows:
+        words = " ".join(command(study, entry, "N"))
+        lines.append(f"| {entry.name} | `jaxrl-hpc {words}` | `{str(runs[0].summary['commit'])[:10]}` |")
+    (RESULTS / f"{study}.md").write_text("\n".join(lines) + "\n")
+    print(f"wrote docs/results/{study}.md")
+
+
+def _missing(study: str, rows: list[tuple[Entry, list[RunData]]]) -> list[str]:
+    done = {entry.name: len(runs) for entry, runs in rows}
+    left = [
+        f"{entry.name} ({entry.seeds - done.get(entry.name, 0)} of {entry.seeds} seeds)"
+        for entry in STUDIES[study].entries
+        if done.get(entry.name, 0) < entry.seeds
+    ]
+    return [f"Not yet run: {', '.join(left)}."] if left else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY")
+    parser.add_argument("--entry", help="train only this entry")
+    parser.add_argument("--page", action="store_true", help="only write the pages")
+    parser.add_argument("--list", action="store_true", help="show the studies")
+    args = parser.parse_args()
+    if args.list or not args.studies:
+        for name, study in STUDIES.items():
+            print(f"{name:16s} {study.title}: {', '.join(e.name for e in study.entries)}")
+        return
+    for study in args.studies:
+        if not args.page:
+            train(study, args.entry)
+        write_page(study)
+
+
+if __name__ == "__main__":
+    main()
