@@ -53,7 +53,8 @@ def check(config: ApartConfig, agent: Agent, replay: Replay | None) -> None:
             "workflow.batch_trajectories: an agent with a replay takes one unroll at a time; set it to 1"
         )
     if config.lockstep:
-        wanted = {"learners": 1, "batch_trajectories": 1, "publish_every": 1, "max_lag": None}
+        wanted = {"batch_trajectories": 1, "publish_every": 1, "max_lag": None}
+        wanted |= {"learners": 1} if config.learner_mode == "own" else {}
         wrong = [name for name, value in wanted.items() if getattr(config, name) != value]
         if wrong or config.actors > 1:
             raise UserError(

@@ -168,13 +168,20 @@ class Engine:
         self._names = sorted(metrics)
         sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self._names}
         self._programs = {
-            "iterate": jax.jit(iterate, donate_argnums=(0, 1)).lower(state, sums, unrolls).compile(),
-            "params": jax.jit(lambda s: learning.agent.actor(s.learner)).lower(state).compile(),
-            "mark": jax.jit(mark).lower(state).compile(),
+            "iterate": self._program(iterate, (0, 1), state, sums, unrolls),
+            "params": self._program(lambda s: learning.agent.actor(s.learner), (), state),
+            "mark": self._program(mark, (), state),
         }
         if self.warmup_iterations:
-            fill = functools.partial(learning.fill, team=team)
-            self._programs["fill"] = jax.jit(fill, donate_argnums=0).lower(state, unrolls).compile()
+            self._programs["fill"] = self._program(
+                functools.partial(learning.fill, team=team), (0,), state, unrolls
+            )
+
+    def _program(self, function: Any, donate: tuple[int, ...], *shapes: PyTree) -> Any:
+        """Compiled ahead. With messages inside (mpi4jax) it is called through jit, which finds it cached."""
+        jitted = jax.jit(function, donate_argnums=donate)
+        compiled = jitted.lower(*shapes).compile()
+        return compiled if self.team.collectives is None else jitted
 
     def publish(self, state: State, version: int) -> None:
         """Parameters for actors."""

@@ -142,8 +142,8 @@ class Learning:
         """One iteration; metrics are added to `sums`."""
         state, trajectory = self._take(state, unrolls, team)
         key = jax.random.fold_in(state.key, state.iteration)
-        if team.size > 1:
-            key = jax.random.fold_in(key, team.number)  # noise of its own; batches are shared out with data
+        if team.size > 1 and not team.shared:
+            key = jax.random.fold_in(key, team.number)  # draws of its own
         learn = self._from_replay if self.replay else self._from_trajectory
         learner, memory, metrics = learn(state, trajectory, key, team)
         metrics = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
@@ -157,6 +157,7 @@ class Learning:
             whole = share(team.collectives, trajectory, shape)
             columns = team.number + team.size * jnp.arange(whole.last.shape[1] // team.size)
             trajectory = jax.tree.map(lambda x: x[:, columns], whole)
+            key = jax.random.fold_in(key, team.number)
         assert trajectory is not None
         batch = learning.as_batch(trajectory)
         learner, metrics, _ = learning.learn(self.agent, state.learner, batch, key, team.mean)
@@ -188,6 +189,7 @@ class Learning:
         def together(carry: tuple[LearnerState, PyTree], key: Array):
             learner, memory = carry
             sample_key, learn_key = jax.random.split(key)
+            learn_key = jax.random.fold_in(learn_key, team.number)
             mine = replay.sample(memory, sample_key, learner.progress) if team.has_data else None
             whole = share(team.collectives, mine, self._sample_shape(learner))
             part = part_of(whole, jnp.int32(team.number), team.size)
