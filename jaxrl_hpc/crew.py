@@ -2,8 +2,8 @@
 
 One seed per job. Rank 0 evaluates and writes; all learners take every step together. A checkpoint is one
 moment of the whole job: learner, replay, the actors' environment copies by actor number, and the unrolls that
-were sent and not yet learned from. With fewer actors than before, the states of the others are kept for later;
-new actors start fresh copies with keys of their own.
+were sent and not yet learned from. With fewer actors than before, the states of the others are kept for
+later; new actors start fresh copies with keys of their own.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Crew(Fleet):
         self.folder = Path()
         self.kept: Kept | None = None  # of the checkpoint that is being continued
         self.last: Kept | None = None  # of actors that have gone home
+        self.left_out = np.zeros(2)  # unrolls of the whole run that were dropped and lost
 
     def join(self, ranks: Ranks, watchdog: Watchdog, folder: Path) -> bool:
         """Become part of the job, together with all ranks -> whether this one learns."""
@@ -120,7 +121,17 @@ class Crew(Fleet):
         """The run is over: actors' last states are kept for the checkpoint, and they go home."""
         if self.last is None:
             self.last = self.snapshot()
+            self.left_out = self.ranks.add(np.array([self.last.dropped, self.last.lost]))
             self.engine.close(finished)
+
+    def remarks(self) -> dict[str, Any]:
+        roles, (dropped, lost) = self.engine.roles, self.left_out
+        return {
+            "learners": roles.learners,
+            "actors": roles.actors,
+            "dropped_unrolls": int(dropped),  # too old to be used
+            "lost_unrolls": int(lost),  # by the transport's rule on full
+        }
 
     def snapshot(self) -> Kept:
         if self.last is not None:

@@ -199,6 +199,10 @@ class Fleet:
         """(signal, rank): a request to stop that ranks outside this fleet got; zeros if none."""
         return 0, 0
 
+    def remarks(self) -> dict[str, Any]:
+        """More for the summary."""
+        return {}
+
     def rest(self, finished: bool) -> None:
         """Training is over, finished or stopped; who only helped with it may go."""
 

@@ -1,4 +1,4 @@
-"""Pictures that an environment makes of an episode of its own accord, such as ExaBooster's."""
+"""Pictures of a finished run: its learning curve, and what an environment draws of an episode of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.fleet import Fleet
+from jaxrl_hpc.io.run import RunDirectory
+
+
+def draw_run(fleet: Fleet, agent: str, run: RunDirectory) -> None:
+    """Learning curve and, where the environment can, an episode of the first lane."""
+    from jaxrl_hpc.io.plots import write_plots  # matplotlib takes a second, and only one rank needs it
+
+    run.plots.mkdir(exist_ok=True)
+    write_plots(run.path)
+    if fleet.parts.env.picture is not None:
+        draw_episode(fleet, 0, agent, jax.random.key(fleet.lanes[0].seed), run.plots)
 
 
 def draw_episode(fleet: Fleet, lane: int, label: str, key: Any, folder: Path) -> None:

@@ -26,7 +26,7 @@ from jaxrl_hpc.io.run import RunDirectory, code_version
 from jaxrl_hpc.io.tensorboard import TensorBoardWriter
 from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.io.tracking import make_tracker
-from jaxrl_hpc.pictures import draw_episode
+from jaxrl_hpc.pictures import draw_run
 from jaxrl_hpc.pieces import shares_of
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.signals import StopSignals
@@ -216,11 +216,11 @@ class Trainer:
                 stopping, saving = self.agree(stop, due)
             if stopping:
                 self.fleet.rest(finished=False)
-            if saving or stopping:
+                self.save()
+                return False
+            if saving:
                 self.save()
                 last_save = time.perf_counter()
-            if stopping:
-                return False
             self.watchdog.at("training", self.iterations // schedule.chunk, armed=chunks > 1)
             chunks += 1
             count = min(schedule.chunk, schedule.total - self.iterations)
@@ -238,14 +238,14 @@ class Trainer:
 
     def agree(self, stop: StopSignals, due: bool) -> tuple[bool, bool]:
         """(stop?, save?), the same on all ranks: if any rank got a signal, if rank 0 finds it is time."""
-        number, elsewhere = self.fleet.asked()
-        votes = self.ranks.everyone(stop.number or number, due, self.ranks.rank if stop.number else elsewhere)
+        number, rank = (stop.number, self.ranks.rank) if stop.number else self.fleet.asked()
+        votes = self.ranks.everyone(number, rank, due)
         asked = votes[votes[:, 0] > 0]
         if len(asked):
-            self.stopped_by = signal.Signals(asked[0, 0]).name
-            ranks = ", ".join(str(rank) for rank in asked[:, 2])
-            self.stopped_by += f" on rank {ranks}" if self.ranks.size > 1 or number else ""
-        return len(asked) > 0, bool(votes[0, 1])
+            ranks = ", ".join(str(rank) for rank in asked[:, 1])
+            where = f" on rank {ranks}" if self.ranks.size > 1 or rank else ""
+            self.stopped_by = signal.Signals(asked[0, 0]).name + where
+        return len(asked) > 0, bool(votes[0, 2])
 
     def finish(self) -> dict[str, Any]:
         """Final evaluation, checkpoint and summary."""
@@ -266,19 +266,9 @@ class Trainer:
         if self.stretch:
             summary |= self.stretch.describe(self, final)
         else:
-            self.draw()
+            draw_run(self.fleet, getattr(self.config.agent, "name", "agent"), self.run)
         self.run.write_summary(summary)
         return summary
-
-    def draw(self) -> None:
-        """Learning curve and, where the environment can, an episode of the first lane."""
-        from jaxrl_hpc.io.plots import write_plots  # matplotlib takes a second, and only one rank needs it
-
-        self.run.plots.mkdir(exist_ok=True)
-        write_plots(self.run.path)
-        if self.parts.env.picture is not None:
-            key = jax.random.key(self.fleet.lanes[0].seed)
-            draw_episode(self.fleet, 0, getattr(self.config.agent, "name", "agent"), key, self.run.plots)
 
     def summarise(self, final: Sequence[Evaluation], wall: float) -> dict[str, Any]:
         config: Any = self.config
@@ -301,5 +291,5 @@ class Trainer:
                 str(lane.seed): v["eval_return"] for lane, v in zip(self.fleet.lanes, per_lane, strict=True)
             },
             "params_sha256": params_hash([self.parts.workflow.learner(s).params for s in self.fleet.states]),
-            **code_version(),
+            **self.fleet.remarks() | code_version(),
         }

@@ -1,0 +1,273 @@
+"""Asynchronous agents: do they solve what their synchronous twins solve, how old is what they learn from?
+
+    python scripts/studies/asynchronous.py [--seeds 5] [--only NAME…]    train what is missing, write the page
+    python scripts/studies/asynchronous.py --page                        only write the page
+
+One job per entry trains its seeds one after the other; finished ones are skipped, broken ones resumed. Runs
+go to runs/studies/asynchronous/<entry>/<seed>; the page is docs/results/asynchronous.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+import pyarrow as pa
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.io.plots import draw_curve
+from jaxrl_hpc.io.results import RunData, load_run
+from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.io.style import MATPLOTLIB, color
+from jaxrl_hpc.io.units import count, duration
+from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+from jaxrl_hpc.train import train
+from jaxrl_hpc.workflows.ages import NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+
+
+class Entry(NamedTuple):
+    """One config on one number of ranks."""
+
+    name: str
+    config: str
+    learners: int
+    actors: int
+    target: float | None
+    overrides: tuple[str, ...] = ()
+
+
+def agents() -> list[Entry]:
+    """Every agent with 2 and 4 actors, and with 2 learners; these take as many steps per update together."""
+    entries = []
+    for agent, config, target, halved in (
+        ("td3", "pendulum_td3_async", -200, ("workflow.updates_per_iteration=16",)),
+        ("a3c", "cartpole_a3c", 475, ("workflow.num_envs=8",)),
+        ("impala", "cartpole_impala", 475, ("workflow.batch_trajectories=1",)),
+        ("apex", "cartpole_apex_async", 475, ("workflow.updates_per_iteration=128",)),
+    ):
+        path = f"workflows/{config}"
+        entries.append(Entry(f"{agent} 1+2", path, 1, 2, target))
+        entries.append(Entry(f"{agent} 1+4", path, 1, 4, target))
+        entries.append(Entry(f"{agent} 2+2", path, 2, 2, target, ("workflow.learners=2", *halved)))
+    return entries
+
+
+# deep queues make unrolls old, and nothing else does: what waits was made with older parameters
+OLD = (
+    "workflow.in_flight=8",
+    "workflow.max_lag=null",
+    "run.total_env_steps=300_000",
+    "run.eval_every=20_000",
+)
+VTRACE = [
+    Entry("vtrace", "workflows/cartpole_a3c", 1, 4, None, ("agent.vtrace=true", *OLD)),
+    Entry("no correction", "workflows/cartpole_a3c", 1, 4, None, ("agent.vtrace=false", *OLD)),
+]
+ENTRIES = {entry.name: entry for entry in [*agents(), *VTRACE]}
+
+
+def folder_of(entry: Entry, seed: int) -> Path:
+    return ROOT / "runs" / "studies" / "asynchronous" / entry.name.replace(" ", "_") / str(seed)
+
+
+def work(entry: Entry, seeds: int) -> int:
+    """All ranks of a job: seed after seed."""
+    for seed in range(seeds):
+        settings = (f"run.seed={seed}", "run.tensorboard=false", *entry.overrides)
+        outcome = train(configs.load(entry.config, settings), folder_of(entry, seed), resume=True)
+        if not outcome.finished:
+            return 75
+    return 0
+
+
+def start(entry: Entry, seeds: int, launcher: str) -> None:
+    ranks = str(entry.learners + entry.actors)
+    command = [launcher, "-n", ranks, sys.executable, __file__, "--work", entry.name, "--seeds", str(seeds)]
+    print("+", *command, flush=True)
+    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+def finished(entry: Entry) -> list[RunData]:
+    folders = sorted(folder_of(entry, 0).parent.glob("*"), key=lambda path: int(path.name))
+    return [load_run(path) for path in folders if RunDirectory(path).read_summary() is not None]
+
+
+def together(name: str, runs: list[RunData]) -> RunData:
+    """Seeds of one entry as one run."""
+    table = pa.concat_tables([run.table for run in runs], promote_options="permissive")
+    return RunData(name, runs[0].path, runs[0].config, {}, table)
+
+
+def interval(values: list[float]) -> str:
+    low, high = bootstrap_interval(np.array(values))
+    return f"{interquartile_mean(np.array(values)):.0f} [{low:.0f}, {high:.0f}]"
+
+
+def average(runs: list[RunData], column: str) -> float:
+    return float(np.mean([np.mean(y) for run in runs for _, y in run.per_seed("train", column, "env_steps")]))
+
+
+def row(entry: Entry, runs: list[RunData]) -> str:
+    final = [run.summary["eval_return_iqm"] for run in runs]
+    value = interquartile_mean(np.array(final))
+    verdict = "–" if entry.target is None else ("reached" if value >= entry.target else "**missed**")
+    largest = max(float(np.max(y)) for run in runs for _, y in run.per_seed("train", "lag_max", "env_steps"))
+    cells = [
+        entry.name,
+        f"{entry.learners} + {entry.actors}",
+        str(len(runs)),
+        count(runs[0].summary["env_steps"]),
+        "–" if entry.target is None else f"{entry.target:g}",
+        interval(final),
+        verdict,
+        f"{average(runs, 'lag_mean'):.1f}",
+        f"{largest:.0f}",
+        f"{sum(run.summary['dropped_unrolls'] for run in runs) / len(runs):.0f}",
+        f"{100 * average(runs, 'learner_idle'):.0f} %",
+        f"{100 * average(runs, 'actor_idle'):.0f} %",
+        duration(float(np.median([run.summary["wall_seconds"] for run in runs]))),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+HEAD = [
+    "| entry | learners + actors | seeds | steps | target | return: IQM [95 %] | verdict | lag | largest | "
+    "dropped | learners idle | actors idle | time |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+]
+
+
+def curves(found: dict[str, list[RunData]]) -> Figure:
+    """Returns of all agents above, ages of what they learned from below."""
+    names = list(dict.fromkeys(name.split(" ")[0] for name in found))
+    with matplotlib.rc_context(MATPLOTLIB):
+        figure = Figure(figsize=(3.1 * len(names), 5.2), layout="constrained")
+        panels = figure.subplots(2, len(names), squeeze=False)
+        for place, agent in enumerate(names):
+            mine = {name: runs for name, runs in found.items() if name.split(" ")[0] == agent}
+            for index, (name, runs) in enumerate(mine.items()):
+                label = f"{name.split(' ')[1].replace('+', ' learner, ')} actors"
+                draw_curve(
+                    panels[0, place], together(label, runs), "eval", "eval_return", "env_steps", color(index)
+                )
+                histogram(panels[1, place], runs, index, len(mine))
+            panels[0, place].set_title(f"{agent}, {next(iter(mine.values()))[0].env}")
+            panels[0, place].xaxis.set_major_formatter(EngFormatter(sep=""))
+            panels[0, place].set_xlabel("Environment steps")
+            panels[1, place].set_xlabel("Lag (learner iterations)")
+        panels[0, 0].set_ylabel("Evaluation return")
+        panels[1, 0].set_ylabel("Share of unrolls")
+        panels[0, 0].legend(*legend(panels[0, 0]), fontsize=8)
+    return figure
+
+
+def legend(panel: matplotlib.axes.Axes) -> tuple[list, list]:
+    lines = [line for line in panel.get_lines() if not str(line.get_label()).startswith("_")]
+    return lines, [line.get_label() for line in lines]
+
+
+def histogram(panel: matplotlib.axes.Axes, runs: list[RunData], index: int, of: int) -> None:
+    places = np.arange(len(NAMES)) + (index - (of - 1) / 2) * 0.8 / of
+    panel.bar(places, [average(runs, name) for name in NAMES], width=0.8 / of, color=color(index))
+    labels = [name.removeprefix("lag/").replace("_up", "+").replace("_", "–") for name in NAMES]
+    panel.set_xticks(np.arange(len(NAMES)), labels, fontsize=8)
+
+
+def vtrace_figure(found: dict[str, list[RunData]]) -> Figure:
+    with matplotlib.rc_context(MATPLOTLIB):
+        figure = Figure(figsize=(9.2, 3.2), layout="constrained")
+        panels = figure.subplots(1, 3)
+        for index, (name, runs) in enumerate(found.items()):
+            whole = together(name, runs)
+            draw_curve(panels[0], whole, "eval", "eval_return", "env_steps", color(index))
+            draw_curve(panels[1], whole, "train", "rho_clipped", "env_steps", color(index))
+            histogram(panels[2], runs, index, len(found))
+        for panel, label in zip(
+            panels, ("Evaluation return", "Share of clipped weights", "Share of unrolls"), strict=True
+        ):
+            panel.set_ylabel(label)
+        for panel in panels[:2]:
+            panel.set_xlabel("Environment steps")
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        panels[2].set_xlabel("Lag (learner iterations)")
+        panels[0].legend(*legend(panels[0]))
+    return figure
+
+
+def write_page() -> None:
+    found = {name: runs for name, entry in ENTRIES.items() if (runs := finished(entry))}
+    vtrace = {entry.name: found[entry.name] for entry in VTRACE if entry.name in found}
+    plain = {name: runs for name, runs in found.items() if name not in vtrace}
+    lines = [
+        "# Asynchronous agents",
+        "",
+        "Made by `python scripts/studies/asynchronous.py`. A3C, IMPALA and Ape-X on CartPole-v1 and TD3 on "
+        "Pendulum-v1 with actors and learners on MPI ranks of their own (`configs/workflows/`).",
+        "",
+    ]
+    if plain:
+        curves(plain).savefig(RESULTS / "asynchronous.png", dpi=110)
+        lines += ["![returns and ages](asynchronous.png)", "", *HEAD]
+        lines += [row(ENTRIES[name], runs) for name, runs in plain.items()]
+        lines += [
+            "",
+            "Return: greedy episodes after the last update, interquartile mean and bootstrap interval over "
+            "seeds. Lag: age of an unroll's parameters when it was learned from, in learner iterations: the "
+            "mean, and the largest of all seeds. Dropped: unrolls older than `workflow.max_lag`, per seed. "
+            "Idle: share of the time spent waiting for the other side; there were more ranks than cores. With "
+            "two learners an iteration takes an unroll of each, and updates see as many steps as with one.",
+            "",
+        ]
+    if vtrace:
+        vtrace_figure(vtrace).savefig(RESULTS / "asynchronous_vtrace.png", dpi=110)
+        lines += [
+            "## V-trace under real lag",
+            "",
+            "A2C with four actors and queues of eight unrolls each, so that what is learned from is old; "
+            "with and without V-trace, otherwise the same ([lag by construction](vtrace_lag.md)).",
+            "",
+            "![returns, clipped weights, ages](asynchronous_vtrace.png)",
+            "",
+            *HEAD,
+            *(row(ENTRIES[name], runs) for name, runs in vtrace.items()),
+            "",
+        ]
+    missing = [name for name in ENTRIES if name not in found]
+    lines += [f"Not yet run: {', '.join(missing)}.", ""] if missing else []
+    commits = sorted({str(run.summary["commit"])[:10] for runs in found.values() for run in runs})
+    lines += [f"Commits: {', '.join(f'`{commit}`' for commit in commits)}."]
+    (RESULTS / "asynchronous.md").write_text("\n".join(lines) + "\n")
+    print("wrote docs/results/asynchronous.md")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=[*ENTRIES], help="train only these")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--work", help=argparse.SUPPRESS)  # a rank of a job
+    parser.add_argument("--launcher", default=str(Path(sys.executable).with_name("mpiexec")))
+    args = parser.parse_args()
+    if args.work:
+        return work(ENTRIES[args.work], args.seeds)
+    for name in [] if args.page else (args.only or ENTRIES):
+        start(ENTRIES[name], args.seeds, args.launcher)
+    write_page()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
