@@ -225,7 +225,7 @@ def write_page() -> None:
             "Return: greedy episodes after the last update, interquartile mean and bootstrap interval over "
             "seeds. Lag: age of an unroll's parameters when it was learned from, in learner iterations: the "
             "mean, and the largest of all seeds. Dropped: unrolls older than `workflow.max_lag`, per seed. "
-            "Idle: share of the time spent waiting for the other side; there were more ranks than cores. With "
+            "Idle: share of the time spent waiting for the other side; ranks were more than cores. With "
             "two learners an iteration takes an unroll of each, and updates see as many steps as with one.",
             "",
         ]
