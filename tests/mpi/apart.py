@@ -4,7 +4,8 @@ python -m tests.mpi.apart FOLDER CASE…
 
 A case is NAME or NAME:key=value;key=value, where keys are dotted config keys; see CASES. `+` before a name
 resumes the run that the case of this name left in FOLDER. Hooks stand in for what happens to real jobs:
-`@signal=RANK:UNROLL` sends SIGUSR1 to a rank at an unroll, `@slow=ACTOR:SECONDS` makes its unrolls slow.
+`@signal=RANK:UNROLL` sends SIGUSR1 to a rank at an unroll, `@slow=ACTOR:SECONDS` makes its unrolls slow,
+`@windows=REASON` makes the self-test of one-sided memory fail.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from jaxrl_hpc import config as configs
+from jaxrl_hpc.comm import wiring
+from jaxrl_hpc.comm.one_sided import Verdict, examine
 from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.io.metrics import read_metrics
@@ -68,6 +71,8 @@ def hooks(texts: list[str]) -> None:
     plain = acting.Actor.__dict__.get("_plain", acting.Actor.act)
     acting.Actor._plain = plain  # type: ignore[attr-defined]
     told = dict(text[1:].split("=") for text in texts)
+    failing = Verdict(False, False, told.get("windows", ""))
+    wiring.examine = (lambda _: failing) if failing.text else examine
 
     def act(self: acting.Actor) -> None:
         rank, number = (told.get("signal") or "-1:0").split(":")

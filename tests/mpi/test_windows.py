@@ -1,0 +1,100 @@
+"""Workflows over windows on real ranks: the run of `async` by other means, with the same guarantees.
+
+What is between ranks is tested in test_one_sided.py, the engine in test_apart.py.
+"""
+
+import numpy as np
+import pytest
+
+from jaxrl_hpc.train import train
+from tests.mpi import apart, launch
+
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+LOCK = "workflow.lockstep=true;workflow.actor_priorities=true"
+RANDOM = "workflow.name=rma;workflow.learners=2;workflow.selection=random"
+
+
+def start(ranks, folder, *texts):
+    """(results of rank 0 by case, output)"""
+    status, output = launch.run(ranks, "-m", "tests.mpi.apart", str(folder), *texts)
+    assert status == 0, output
+    found = {}
+    for result in launch.results(output):
+        if result["rank"] == 0:
+            found.setdefault(result["case"], []).append(result)
+    return found, output
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """One learner, one actor."""
+    return start(
+        2,
+        tmp_path_factory.mktemp("windows"),
+        f"dqn-rma:workflow.name=rma;{LOCK};@signal=1:20",
+        f"+dqn-rma:workflow.name=rma;{LOCK}",
+        f"dqn-queue:workflow.name=rma_queue;{LOCK}",
+        f"dqn-without:workflow.name=rma;{LOCK};@windows=rank 1 says no",
+    )
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory):
+    """(summary, parameters) of the same run in one process."""
+    folder = tmp_path_factory.mktemp("fused") / "run"
+    config = apart.config_of("dqn", ["workflow.name=fused", "workflow.actor_priorities=true"])
+    summary = train(config, folder, say=lambda _: None).summary
+    _, leaves, _ = apart.Checkpointer(folder / "checkpoints").load()
+    params = [np.ravel(x) for name, x in leaves.items() if ".learner.params" in name]
+    return summary, np.concatenate(params)
+
+
+@pytest.mark.parametrize("case", ["dqn-rma", "dqn-queue", "dqn-without"])
+def test_in_lock_step_it_is_the_fused_run(two, fused, case):
+    """Within 1e-6 by contract. That of rma was interrupted and resumed."""
+    found, (summary, params) = two[0][case][-1], fused
+    np.testing.assert_allclose(found["params"], params, rtol=1e-6, atol=1e-6)
+    assert found["finished"] and found["summary"]["env_steps"] == summary["env_steps"]
+    assert all(row["lag_max"] == 0 for row in found["rows"])
+
+
+def test_a_run_that_is_interrupted_goes_on(two):
+    first, resumed = two[0]["dqn-rma"]
+    assert not first["finished"] and 0 < first["taken"] < resumed["taken"]
+    assert resumed["params"] == two[0]["dqn-queue"][0]["params"]
+
+
+def test_without_windows_it_says_so_once_and_goes_on_with_messages(two):
+    said = [line for line in two[1].splitlines() if "one-sided memory" in line]
+    assert said == ["one-sided memory cannot be used here (rank 1 says no); going on with two-sided messages"]
+
+
+def accounts(folder, learners):
+    """(unrolls made by all actors, learned from or too old, kept, lost), from the newest checkpoint."""
+    kept = [apart.kept(folder, learner) for learner in range(learners)]
+    made = sum(int(state[-64:-56].view(np.int64)[0]) for one in kept for state in one["states"])
+    rest = np.array([[one["taken"], len(one["pending"]), one["lost"]] for one in kept])
+    return made, *rest.sum(axis=0).tolist()
+
+
+@pytest.mark.slow
+def test_several_learners_take_from_anyone_and_every_unroll_is_accounted_for(tmp_path):
+    random = f"a2c-random:{RANDOM}"
+    drop = f"a2c-drop:{RANDOM};workflow.when_full=drop_oldest;workflow.in_flight=1"
+    more = "run.total_env_steps=6144"
+    found, _ = start(
+        5,
+        tmp_path,
+        f"{random};{more};@signal=3:20",
+        f"{random};{more}".replace("a2c", "+a2c", 1),
+        f"{drop};{more}",
+        "dqn-help:workflow.name=rma_queue;workflow.learners=2;@slow=1:0.05",
+    )
+    assert [run["finished"] for run in found["a2c-random"]] == [False, True]
+    for name in ("a2c-random", "a2c-drop", "dqn-help"):
+        made, taken, pending, lost = accounts(tmp_path / name, 2)
+        assert made == taken + pending + lost, name
+        assert (lost > 0) == (name == "a2c-drop")
+        assert found[name][-1]["finished"]
+    assert "collisions" in found["a2c-random"][-1]["rows"][-1]
+    assert sum(row["helped"] for row in found["dqn-help"][-1]["rows"]) > 0
