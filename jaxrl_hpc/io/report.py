@@ -3,7 +3,7 @@
     write_report(["runs/a", "runs/b"], "comparison.html")
 
 The page holds its data, its script and Plotly itself; a content security policy keeps it from
-fetching anything. What it shows is the list of sections in `sections.py`.
+fetching anything. What it shows is the list of sections in `sections.py`, and `asynchrony.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from plotly.offline import get_plotlyjs
 
 import jaxrl_hpc
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.asynchrony import asynchrony
 from jaxrl_hpc.io.blocks import write_atomically
 from jaxrl_hpc.io.plots import heading
 from jaxrl_hpc.io.results import RunData, load_runs
@@ -45,7 +46,8 @@ def write_page(page: str, output: str | Path) -> Path:
 
 def render(runs: Sequence[RunData]) -> str:
     colors = {run.name: color(index) for index, run in enumerate(runs)}
-    sections = [section for make in SECTIONS if (section := make(runs, colors)) is not None]
+    makers = (*SECTIONS[:-1], asynchrony, SECTIONS[-1])  # before the many charts of everything else
+    sections = [section for make in makers if (section := make(runs, colors)) is not None]
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
     return render_page(title, heading(runs), colors, sections)
 

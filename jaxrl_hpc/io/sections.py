@@ -83,11 +83,11 @@ def learning(runs: Sequence[RunData], colors: Colors) -> Section | None:
 
 def other_metrics(runs: Sequence[RunData], colors: Colors) -> Section | None:
     """Everything else that was logged, small."""
-    shown = {"eval_return", "episode_return", *CLOCK_COLUMNS}
+    shown = {"eval_return", "episode_return", "lag_mean", "lag_max", "dropped_unrolls", *CLOCK_COLUMNS}
     charts: list[Chart] = []
     for kind in ("eval", "train"):
         for column in dict.fromkeys(name for run in runs for name in run.columns(kind)):
-            if column in shown or column.startswith(CLOCK_PREFIX):
+            if column in shown or column.startswith((CLOCK_PREFIX, "lag/")):
                 continue
             chart = curve_chart(f"metric-{len(charts)}", runs, colors, kind, column)
             if chart:

@@ -36,14 +36,18 @@ class Recorder:
         lines = path.read_text().splitlines()[1 : entries + 1] if entries and path.exists() else []
         if len(lines) < entries:
             raise UserError(f"{path} has {len(lines)} entries, but the checkpoint was made after {entries}")
-        self._file = path.open("w")
-        self._file.write("\n".join([HEAD, *lines]) + "\n")
+        path.write_text("\n".join([HEAD, *lines]) + "\n")
+        self._path = path
+        self._new: list[str] = []
 
     def add(self, entry: Entry) -> None:
-        self._file.write(",".join(map(str, entry)) + "\n")
+        self._new.append(",".join(map(str, entry)) + "\n")
 
     def flush(self) -> None:
-        self._file.flush()
+        """On disk before a checkpoint counts them."""
+        with self._path.open("a") as file:
+            file.writelines(self._new)
+        self._new = []
 
 
 class Replayed:

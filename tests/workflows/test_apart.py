@@ -1,0 +1,266 @@
+"""Actors and learners without MPI: mailbox, actor, ages, roles and schedules, joined by lists."""
+
+from collections import deque
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.comm.channel import Arrival
+from jaxrl_hpc.comm.control import Kind, Note
+from jaxrl_hpc.comm.ranks import Ranks
+from jaxrl_hpc.comm.roles import Roles, assign
+from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.signals import StopSignals
+from jaxrl_hpc.workflows import ages
+from jaxrl_hpc.workflows.acting import Actor
+from jaxrl_hpc.workflows.arrivals import Kept, Mailbox
+from jaxrl_hpc.workflows.messages import make_acting
+from jaxrl_hpc.workflows.schedules import Entry, Recorder, Replayed, file_of
+from tests.mpi import apart
+
+ROLES = Roles(None, 0, 1, 2, 1)  # one learner, two actors
+
+
+class Lists:
+    """Both ends of a transport, and letter boxes by rank."""
+
+    gone = None
+
+    def __init__(self, in_flight=2):
+        self.params, self.messages, self.in_flight = None, deque(), in_flight
+        self.boxes = {rank: deque() for rank in range(3)}
+        self.counts = {}
+
+    def publish(self, version, params):
+        self.params = (version, params)
+
+    def drain(self, limit):
+        return [self.messages.popleft() for _ in range(min(limit, len(self.messages)))]
+
+    def waiting(self):
+        return len(self.messages)
+
+
+class End:
+    """An actor's end."""
+
+    lost = 0
+
+    def __init__(self, lists, actor):
+        self.lists, self.actor, self.seen = lists, actor, -1
+
+    def room(self):
+        return sum(a.actor == self.actor for a in self.lists.messages) < self.lists.in_flight
+
+    def offer(self, message):
+        if self.room():
+            self.lists.messages.append(Arrival(self.actor, message.copy()))
+            return True
+        return False
+
+    def newest(self):
+        if self.lists.params is None or self.lists.params[0] <= self.seen:
+            return None
+        self.seen = self.lists.params[0]
+        return self.lists.params
+
+
+class Letters:
+    def __init__(self, lists, rank):
+        self.lists, self.rank = lists, rank
+
+    def send(self, rank, kind, number=0, extra=0, payload=None):
+        payload = np.zeros(0, np.uint8) if payload is None else np.array(payload)
+        self.lists.boxes[rank].append(Note(self.rank, kind, number, extra, payload))
+
+    def receive(self):
+        return self.lists.boxes[self.rank].popleft() if self.lists.boxes[self.rank] else None
+
+
+@pytest.fixture(scope="module")
+def acting():
+    config = apart.config_of("a2c", [])
+    parts = build(config)
+    hypers = jax.tree.map(jnp.float32, hypers_of(config))["agent"]
+    return make_acting(parts.env, parts.agent, hypers, copies=4, length=8, priorities=False)
+
+
+@pytest.fixture
+def watchdog(tmp_path):
+    return Watchdog(Ranks(), tmp_path, 0.0)
+
+
+def mailbox_of(acting, lists, watchdog, kept=None, **changes):
+    settings = {"max_lag": None, "history": 0, "record": None, "replayed": None, "add": lambda x: x}
+    kept = kept or Kept.nothing(acting)
+    return Mailbox(acting, ROLES, lists, Letters(lists, 0), watchdog, kept=kept, **settings | changes)
+
+
+def actor_of(acting, lists, watchdog, number, lag=0):
+    roles, rank = ROLES._replace(rank=1 + number), 1 + number
+    settings = {"lag": lag, "lockstep": False, "replayed": False}
+    actor = Actor(acting, roles, End(lists, number), Letters(lists, rank), watchdog, **settings)
+    actor.begin(jax.random.key(0))
+    return actor
+
+
+def turn(actor):
+    """What an actor does between two looks at its letter box; whether it acted."""
+    stop = StopSignals()
+    actor.listen(stop)
+    if actor.snapshot is not None:
+        actor.report()
+    if actor.stopped is not None or not actor.prepared():
+        return False
+    actor.act()
+    actor.deliver(stop)
+    return True
+
+
+def parameters(acting):
+    buffer = acting.params.empty()
+    buffer[:] = 0
+    return buffer
+
+
+def test_ages_are_counted_and_old_unrolls_dropped(acting, watchdog):
+    lists = Lists()
+    mailbox = mailbox_of(acting, lists, watchdog, max_lag=2)
+    actors = [actor_of(acting, lists, watchdog, number) for number in (0, 1)]
+    mailbox.published(0, parameters(acting))
+    assert all(turn(actor) for actor in actors)
+    mailbox.published(3, parameters(acting))
+    assert turn(actors[1])
+    (taken,) = mailbox.take(1, version=3)  # those made with version 0 are three old by now
+    assert (int(taken.header.actor), int(taken.header.sequence), int(taken.header.version)) == (1, 1, 3)
+    assert mailbox.dropped == 2 and mailbox.taken == 3
+    found = ages.describe(mailbox.ages.sums(), mailbox.ages.largest)
+    assert found["lag_max"] == 3 and found["lag_mean"] == 2.0 and found["dropped_unrolls"] == 2
+    assert found["lag/2_3"] == pytest.approx(2 / 3) and found["lag/0"] == pytest.approx(1 / 3)
+
+
+def test_a_learner_that_does_not_take_holds_its_actors_back(acting, watchdog):
+    lists = Lists(in_flight=2)
+    mailbox = mailbox_of(acting, lists, watchdog)
+    actor = actor_of(acting, lists, watchdog, 0)
+    mailbox.published(0, parameters(acting))
+    assert [turn(actor) for _ in range(4)] == [True, True, False, False]
+    mailbox.take(1, version=0)
+    assert turn(actor) and not turn(actor)
+    assert len(lists.messages) == 2 and not mailbox.queue, "what is not needed stays with its actor"
+
+
+def test_snapshot_keeps_all_that_was_sent_and_nothing_that_came_later(acting, watchdog):
+    lists = Lists(in_flight=4)
+    mailbox = mailbox_of(acting, lists, watchdog)
+    actors = [actor_of(acting, lists, watchdog, number) for number in (0, 1)]
+    mailbox.published(0, parameters(acting))
+    for _ in range(2):
+        assert all(turn(actor) for actor in actors)
+    mailbox.take(1, version=0)
+    mailbox.patience.pause = lambda: [turn(actor) for actor in actors]  # they act on while it waits
+    kept = mailbox.snapshot()
+    assert kept.ids.tolist() == [0, 1]
+    sent = [int(acting.state.unpack(state).sequence) for state in kept.states]
+    pending = [acting.message.unpack(m).header for m in kept.pending]
+    numbers = {0: [], 1: []}
+    for header in pending:
+        numbers[int(header.actor)].append(int(header.sequence))
+    assert numbers[0] == list(range(1, sent[0])), "its first was taken before"
+    assert numbers[1] == list(range(sent[1]))
+    assert kept.taken == 1 and kept.lost == 0
+    later = [q for q in mailbox.queue if q.sequence >= sent[q.actor]]
+    assert len(mailbox.queue) == len(pending) + len(later)
+
+    # one actor goes on from it: it gets its own state, the other's is kept, and pending unrolls come first
+    lists = Lists()
+    alone = ROLES._replace(actors=1)
+    other = Mailbox(
+        acting, alone, lists, Letters(lists, 0), watchdog,
+        max_lag=None, history=0, kept=kept, record=None, replayed=None, add=lambda x: x,
+    )  # fmt: skip
+    assert list(other.parked) == [1]
+    actor = actor_of(acting, lists, watchdog, 0)
+    assert actor.state.sequence == sent[0]
+    first = other.take(len(pending), version=0)
+    assert [int(m.header.sequence) for m in first] == [int(h.sequence) for h in pending]
+
+
+def test_injected_lag_acts_with_older_parameters(acting, watchdog):
+    lists = Lists(in_flight=9)
+    mailbox = mailbox_of(acting, lists, watchdog)
+    actor = actor_of(acting, lists, watchdog, 0, lag=2)
+    made = []
+    for version in range(6):
+        mailbox.published(version, parameters(acting))
+        assert turn(actor)
+        made.append(int(mailbox.take(1, version)[0].header.version))
+    assert made == [0, 0, 0, 1, 2, 3]
+
+
+def test_signals_of_actors_reach_the_learner(acting, watchdog):
+    lists = Lists()
+    mailbox = mailbox_of(acting, lists, watchdog)
+    actor = actor_of(acting, lists, watchdog, 1)
+    stop = StopSignals()
+    stop.number = 10
+    actor.listen(stop)
+    actor.listen(stop)
+    assert [note.kind for note in lists.boxes[0]] == [Kind.SIGNAL]
+    mailbox.poll(1)
+    assert mailbox.signal == (10, 2)
+
+
+def test_roles():
+    roles = assign(None, 7, 3, 2, 0, False)
+    assert not roles.learns and roles.number == 1 and roles.actors == 5
+    assert [roles.actors_of(learner) for learner in (0, 1)] == [[0, 2, 4], [1, 3]]
+    assert assign(None, 4, 0, 2, 2, True).actors_of(0) == [0, 1]
+    for arguments, text in (
+        ((1, 0, 1, 0, False), "mpirun -n 3"),
+        ((3, 0, 1, 4, False), "start 5 ranks"),
+        ((3, 0, 2, 0, False), "each learner needs an"),
+    ):
+        with pytest.raises(UserError, match=text):
+            assign(None, *arguments)
+
+
+def test_schedule_is_cut_at_a_checkpoint_and_read_back(tmp_path):
+    path = file_of(tmp_path, 0)
+    recorder = Recorder(path, 0)
+    entries = [Entry(0, 0, 0, 1), Entry(1, 0, 0, 1), Entry(0, 1, 1, 0)]
+    for entry in entries:
+        recorder.add(entry)
+    recorder.flush()
+    again = Recorder(path, 2)
+    again.add(Entry(1, 1, 2, 1))
+    again.flush()
+    replayed = Replayed(path, 1)
+    assert replayed.entries == [*entries[:2], Entry(1, 1, 2, 1)]
+    assert replayed.next() == entries[1] and replayed.wanted() == {0: 1, 2: 1} and replayed.actors() == 2
+    replayed.position = 3
+    with pytest.raises(UserError, match="needs more"):
+        replayed.next()
+    with pytest.raises(UserError, match="record_schedule=true"):
+        Replayed(file_of(tmp_path, 1), 0)
+    path.write_text("actor,sequence,version,used\n1,2\n")
+    with pytest.raises(UserError, match="damaged"):
+        Replayed(path, 0)
+
+
+@pytest.mark.parametrize(
+    "case, changes, text",
+    [
+        ("dqn", ["workflow.batch_trajectories=2"], "one unroll at a time"),
+        ("a2c", ["workflow.actor_priorities=true"], "cannot rate"),
+        ("a2c", ["workflow.lockstep=true", "workflow.max_lag=1"], "max_lag"),
+        ("dqn", ["workflow.learner_mode=shared", "workflow.learners=3"], "multiple of workflow.learners"),
+    ],
+)
+def test_what_does_not_fit_together(case, changes, text):
+    with pytest.raises(UserError, match=text):
+        build(apart.config_of(case, changes))
