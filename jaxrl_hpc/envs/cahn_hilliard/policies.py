@@ -1,0 +1,82 @@
+"""What fixed rules reach: constant temperatures, and ramps. An agent has to beat them.
+
+A rule is a wanted temperature for every action; it goes there as quickly as the environment allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_hpc.envs.cahn_hilliard.environment import CHANGE, COLDEST, HOTTEST, CahnHilliard
+from jaxrl_hpc.types import Array, PyTree
+
+
+def constant(temperature: float, horizon: int) -> np.ndarray:
+    """Go to a temperature and stay, [horizon]."""
+    return np.full(horizon, temperature, np.float32)
+
+
+def ramp(horizon: int) -> np.ndarray:
+    """The annealing that the target comes from: evenly down from 1 to 0.1, [horizon]."""
+    return np.linspace(HOTTEST, COLDEST, horizon, dtype=np.float32)
+
+
+def rules(horizon: int) -> dict[str, np.ndarray]:
+    """Names and schedules of all reference policies."""
+    constants = {f"constant {t:.1f}": constant(t, horizon) for t in np.arange(1, 11) / 10}
+    return {**constants, "ramp": ramp(horizon)}
+
+
+def follow(env: CahnHilliard, wanted: np.ndarray, keys: Array) -> np.ndarray:
+    """Returns of episodes [E] from start states by keys [E], as an evaluation of the environment has them."""
+    params = env.default_params
+
+    @jax.jit
+    def episode(key: Array, wanted: Array) -> Array:
+        _, state = env.reset_env(key, params)
+
+        def one(state: Any, target: Array) -> tuple[Any, Array]:
+            away = (target - state.temperature) / CHANGE
+            action = 1 + jnp.sign(jnp.round(away)).astype(jnp.int32)
+            _, state, reward, _, _ = env.step_env(key, state, action, params)
+            return state, reward
+
+        return jax.lax.scan(one, state, wanted)[1].sum()
+
+    return np.array([episode(key, jnp.asarray(wanted)) for key in keys])
+
+
+class Episode(NamedTuple):
+    """An episode as it was, for pictures."""
+
+    temperature: np.ndarray  # [T + 1]
+    structure: np.ndarray  # [T + 1, 200], divided by the target's maximum
+    reward: np.ndarray  # [T]
+    fields: list[np.ndarray]  # some moments, [n, n]
+    moments: list[int]
+
+
+def record(env: CahnHilliard, act: Callable[..., Any], carry: PyTree, key: Array) -> Episode:
+    """One episode of act(carry, obs, key) -> (action, carry)."""
+    params = env.default_params
+    start_key, key = jax.random.split(key)
+    obs, state = env.reset_env(start_key, params)
+    step = jax.jit(env.step_env)
+    horizon = params.max_steps_in_episode
+    moments = sorted({round(x) for x in np.linspace(0, horizon, 5)})
+    seen, rewards, fields = [np.asarray(obs)], [], [np.asarray(state.field)]
+    for time in range(1, horizon + 1):
+        key, act_key = jax.random.split(key)
+        action, carry = act(carry, obs, act_key)
+        obs, state, reward, _, _ = step(key, state, action, params)
+        seen.append(np.asarray(obs))
+        rewards.append(float(reward))
+        if time in moments:
+            fields.append(np.asarray(state.field))
+    rows = np.stack(seen)
+    return Episode(rows[:, 0], rows[:, 1:], np.array(rewards), fields, moments)
