@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.agents import a2c, ddpg, dqn, dyna_q, ppo, recurrent_dqn, td3
-from jaxrl_hpc.envs import dotted, exabooster, gymnax_bridge, probes
+from jaxrl_hpc.envs import cahn_hilliard, dotted, exabooster, gymnax_bridge, probes
 from jaxrl_hpc.envs.outside import envpool_env, gymnasium_env
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, sequence, uniform
@@ -54,6 +54,7 @@ ENVS: dict[str, Component] = {
     **{name: _component(probes) for name in probes.NAMES},
     **{name: Component(envpool_env.LanderConfig, envpool_env.make_lander) for name in envpool_env.LANDERS},
     **{name: Component(envpool_env.AtariConfig, envpool_env.make_atari) for name in envpool_env.GAMES},
+    cahn_hilliard.NAME: _component(cahn_hilliard),
     "gymnasium": _component(gymnasium_env),
 }
 
