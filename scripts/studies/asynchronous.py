@@ -212,8 +212,10 @@ def write_page() -> None:
     lines = [
         "# Asynchronous agents",
         "",
-        "Made by `python scripts/studies/asynchronous.py`. A3C, IMPALA and Ape-X on CartPole-v1 and TD3 on "
-        "Pendulum-v1 with actors and learners on MPI ranks of their own (`configs/workflows/`).",
+        "Made by `python scripts/studies/asynchronous.py`.",
+        "",
+        "A3C, IMPALA and Ape-X on CartPole-v1 and TD3 on Pendulum-v1 with actors and learners on MPI ranks of "
+        "their own (`configs/workflows/`).",
         "",
     ]
     if plain:
