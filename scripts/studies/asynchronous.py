@@ -214,7 +214,7 @@ def write_page() -> None:
         "",
         "Made by `python scripts/studies/asynchronous.py`.",
         "",
-        "A3C, IMPALA and Ape-X on CartPole-v1 and TD3 on Pendulum-v1 with actors and learners on MPI ranks of "
+        "A3C, IMPALA and Ape-X on CartPole-v1, TD3 on Pendulum-v1, with actors and learners on MPI ranks of "
         "their own (`configs/workflows/`).",
         "",
     ]
