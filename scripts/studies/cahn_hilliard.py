@@ -100,8 +100,8 @@ def write_page() -> None:
         "Made by `python scripts/studies/cahn_hilliard.py`.",
         "",
         "Lead a film (128 x 128, CahnHilliard-v0) by its temperature to the structure of annealed ones. "
-        "Returns are sums of −mean((S − S*)²) over 30 actions: 0 is perfect. A constant temperature is gone to "
-        "as quickly as possible and kept; the ramp cools evenly from 1 to 0.1, as the films did that the "
+        "Returns are sums of −mean((S − S*)²) over 30 actions; 0 is perfect. A constant temperature is gone "
+        "to as quickly as possible and kept; the ramp cools evenly from 1 to 0.1, as the films did that the "
         "wanted structure comes from.",
         "",
     ]
