@@ -5,7 +5,7 @@ python -m tests.mpi.apart FOLDER CASE…
 A case is NAME or NAME:key=value;key=value, where keys are dotted config keys; see CASES. `+` before a name
 resumes the run that the case of this name left in FOLDER. Hooks stand in for what happens to real jobs:
 `@signal=RANK:UNROLL` sends SIGUSR1 to a rank at an unroll, `@slow=ACTOR:SECONDS` makes its unrolls slow,
-`@windows=REASON` makes the self-test of one-sided memory fail.
+`@hang=ACTOR:UNROLL` lets an unroll never end, `@windows=REASON` makes the self-test of one-sided memory fail.
 """
 
 from __future__ import annotations
@@ -81,6 +81,10 @@ def hooks(texts: list[str]) -> None:
         actor, seconds = (told.get("slow") or "-1:0").split(":")
         if self.roles.number == int(actor):
             time.sleep(float(seconds))  # a slow simulator
+        actor, number = (told.get("hang") or "-1:0").split(":")
+        if self.roles.number == int(actor) and self.state.sequence == int(number):
+            self.watchdog.at("acting", self.state.sequence)
+            time.sleep(1000)  # a simulator that never answers
         plain(self)
 
     acting.Actor.act = act  # type: ignore[method-assign]

@@ -79,7 +79,7 @@ def test_in_lock_step_it_is_the_fused_run(two, tmp_path, case, changes):
     expected = [row for row in read_metrics(tmp_path / "fused").to_pylist() if row["kind"] == "train"]
     for row, other in zip(found["rows"], expected, strict=True):
         assert row["lag_max"] <= 3
-        for name in set(row) & set(other) - {"wall_seconds"}:
+        for name in set(row) & set(other) - {"wall_seconds", "kind"}:
             np.testing.assert_allclose(row[name], other[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
@@ -141,3 +141,59 @@ def test_nothing_is_lost_at_a_checkpoint_nor_with_fewer_actors(three, two):
 def test_jobs_that_cannot_be(change, text, tmp_path):
     with pytest.raises(UserError, match=text):
         train(apart.config_of("a2c", [change]), tmp_path / "run", say=lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def four(folder, two):
+    """Several learners; and the elastic run goes on with more actors than ever."""
+    shared = "workflow.learners=2;workflow.learner_mode=shared"
+    pair = start(3, folder, f"dqn-pair:{shared};workflow.lockstep=true;workflow.actor_priorities=true")
+    return pair | start(
+        4,
+        folder,
+        f"+{ELASTIC}",
+        f"a2c-own:workflow.learners=2;{RECORD};@signal=3:12",
+        f"+a2c-own:workflow.learners=2;{RECORD}",
+        "a2c-again:workflow.learners=2;run.replay_schedule=FOLDER/a2c-own",
+    )
+
+
+@pytest.mark.slow
+def test_more_actors_than_before(two, four):
+    (before,), (found,) = two["dqn-elastic"], four["dqn-elastic"]
+    assert found["finished"] and found["ids"] == [0, 1, 2] and found["lost"] == 0
+    assert found["schedule"][: before["taken"]] == before["schedule"]
+    for actor in range(3):
+        numbers = [sequence for a, sequence, *_ in found["schedule"] if a == actor]
+        assert numbers == list(range(len(numbers))) and numbers
+    assert sum(a == 1 for a, *_ in found["schedule"]) > sum(a == 1 for a, *_ in before["schedule"])
+
+
+@pytest.mark.slow
+def test_two_learners_that_share_batches_are_one_learner(two, four):
+    """Half a batch each, and the mean of their gradients: the same up to the order of sums."""
+    (one,), (pair,) = two["dqn-lock"], four["dqn-pair"]
+    assert pair["summary"]["learners"] == 2 and pair["summary"]["updates"] == one["summary"]["updates"]
+    np.testing.assert_allclose(pair["params"], one["params"], rtol=2e-3, atol=2e-4)
+    for row, other in zip(pair["rows"], one["rows"], strict=True):
+        np.testing.assert_allclose(row["loss"], other["loss"], rtol=2e-3)
+
+
+@pytest.mark.slow
+def test_learners_with_actors_of_their_own_can_be_resumed_and_replayed(folder, four):
+    begun, resumed = four["a2c-own"]
+    (again,) = four["a2c-again"]
+    assert not begun["finished"] and resumed["finished"]
+    assert resumed["summary"]["params_sha256"] == again["summary"]["params_sha256"]
+    for learner in (0, 1):
+        entries = apart.schedule(folder / "a2c-own", learner)
+        assert [entry[:2] for entry in entries] == [[learner, number] for number in range(len(entries))]
+
+
+@pytest.mark.slow
+def test_a_simulator_that_never_answers_ends_the_job_with_who_waits_for_whom(tmp_path):
+    case = "a2c-hang:workflow.deadline_seconds=4;@hang=0:5"
+    status, output = launch.run(2, "-m", "tests.mpi.apart", str(tmp_path), case, seconds=400)
+    assert status == 76, output
+    named = "watchdog of rank 1 (acting, chunk 5): no progress" in output
+    assert named or "watchdog of rank 0 (waiting for unrolls of actors on rank 1" in output, output
