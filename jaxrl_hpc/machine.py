@@ -64,7 +64,8 @@ def prepare(config: Config, lanes: int) -> None:
     exact = getattr(config.workflow, "deterministic", False)
     if not threads:
         wide = executors == 1 and not exact and _widest_layer(config) >= WIDE_LAYER
-        alone = not hasattr(config.workflow, "learners")  # actors and learners share the cores of a node
+        # the roles of a job share the cores of a node
+        alone = not hasattr(config.workflow, "learners") and not hasattr(config.workflow, "workers")
         threads = available_cores() if wide and alone else 1
     if not backend_is_up():
         os.environ["NPROC"] = str(max(threads, 1))  # XLA's own name for the size of its pool
@@ -77,7 +78,7 @@ def prepare(config: Config, lanes: int) -> None:
 
 def uses_ranks(config: Config) -> bool:
     """Whether the workflow spans the processes of a job and the devices of each."""
-    return hasattr(config.workflow, "shards") or hasattr(config.workflow, "learners")
+    return any(hasattr(config.workflow, name) for name in ("shards", "learners", "workers"))
 
 
 def ranks_of(config: Config) -> Ranks:

@@ -13,7 +13,7 @@ from jaxrl_hpc.envs.outside import envpool_env, gymnasium_env
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, sequence, uniform
 from jaxrl_hpc.schema import Schema
-from jaxrl_hpc.workflows import asynchronous, fused, rma, rma_queue, sharded
+from jaxrl_hpc.workflows import asynchronous, fused, parameter_server, rma, rma_queue, sharded
 
 
 class Component(NamedTuple):
@@ -44,6 +44,7 @@ REPLAYS: dict[str, Component] = {
 WORKFLOWS: dict[str, Component] = {
     "async": _component(asynchronous),
     "fused": _component(fused),
+    "parameter_server": _component(parameter_server),
     "rma": _component(rma),
     "rma_queue": _component(rma_queue),
     "sharded": _component(sharded),

@@ -28,14 +28,16 @@ from jaxrl_hpc.io.trace import merge
 from jaxrl_hpc.io.tracking import check_installed
 from jaxrl_hpc.signals import StopSignals
 from jaxrl_hpc.trainer import Stretch, Trainer
+from jaxrl_hpc.workers import WorkerFleet
 from jaxrl_hpc.workflows.engine import Engine
+from jaxrl_hpc.workflows.workshop import Workshop
 
 EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
 # what may differ between a run and its continuation
 HARMLESS = (
     "run.checkpoint_seconds", "run.keep_checkpoints", "run.progress_seconds", "run.tensorboard",
     "run.trackers", "run.profile", "run.executors", "run.threads", "run.record_schedule", "workflow.devices",
-    "workflow.deadline_seconds", "workflow.actors",
+    "workflow.deadline_seconds", "workflow.actors", "workflow.workers",
 )  # fmt: skip
 
 
@@ -56,6 +58,8 @@ def make_fleet(config: Config, parts: Parts, lanes: Sequence[Lane], episodes: in
     """Lanes on this machine's devices, as the config wants them."""
     if isinstance(parts.workflow.programs, Engine):
         return Crew(config, parts, lanes, episodes or config.run.eval_episodes)
+    if isinstance(parts.workflow.programs, Workshop):
+        return WorkerFleet(config, parts, lanes, episodes or config.run.eval_episodes)
     if not parts.workflow.pure:
         return HostedFleet(parts, lanes, episodes or config.run.eval_episodes)
     mode = config.run.seeds_mode
@@ -154,12 +158,12 @@ def train(
         check_one_seed(parts, lanes)
         stack.enter_context(telling(parts.env))
         fleet = make_fleet(config, parts, lanes)
-        learns = not isinstance(fleet, Crew) or ranks.all_succeed(
+        learns = not isinstance(fleet, Crew | WorkerFleet) or ranks.all_succeed(
             lambda: fleet.join(ranks, watchdog, run.path)
         )
         ranks.all_succeed(lambda: check_memory(fleet) if learns else 0)
         ranks.first_does(lambda: run.write_config(config.to_dict()))
-        if isinstance(fleet, Crew) and not learns:
+        if isinstance(fleet, Crew | WorkerFleet) and not learns:
             finished = fleet.act(stop)
             ranks.barrier()
             return Outcome(finished, None, speaks=False)

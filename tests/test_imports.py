@@ -16,7 +16,7 @@ LAYERS = [
     ["config"],
     ["build", "machine", "signals"],
     ["fleet", "summary", "pieces", "pictures"],
-    ["hosted", "crew"],
+    ["hosted", "crew", "workers"],
     ["trainer"],
     ["train"],
     ["evaluation", "sweeps"],

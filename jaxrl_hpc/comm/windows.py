@@ -109,6 +109,23 @@ class Window:
         self._window.Flush(rank)
         return int(before[0]) == expected
 
+    def accumulate(self, rank: int, offset: int, numbers: np.ndarray) -> None:
+        """Add float32 [n], each in one step; complete when it returns."""
+        from mpi4py import MPI
+
+        self.operations += 1
+        self._window.Accumulate([numbers, MPI.FLOAT], rank, (offset, numbers.size, MPI.FLOAT), MPI.SUM)
+        self._window.Flush(rank)
+
+    def fetch(self, rank: int, offset: int, out: np.ndarray) -> None:
+        """Float32 numbers into out [n], each as it is before or after any `accumulate`, never in between."""
+        from mpi4py import MPI
+
+        self.operations += 1
+        place, nothing = (offset, out.size, MPI.FLOAT), [np.empty(0, np.float32), 0, MPI.FLOAT]
+        self._window.Get_accumulate(nothing, [out, MPI.FLOAT], rank, place, MPI.NO_OP)
+        self._window.Flush(rank)
+
     def barrier(self) -> None:
         self.comm.Barrier()
 

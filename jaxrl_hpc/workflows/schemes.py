@@ -1,0 +1,159 @@
+"""What workers of a parameter server exchange, and what is kept for them.
+
+deltas     kept: parameters. A worker learns alone, optimiser and target network are its own, and gives the
+           difference of its parameters. Any rule can add differences, and shards of them.
+gradients  kept: parameters, target and optimiser state. A worker gives the mean of its gradients, and one
+           optimiser step is made with it where the parameters are (A3C, Gorila). Only one at a time can do
+           that: with the lock, or one server.
+
+Running statistics are each worker's own in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxrl_hpc.comm.exchange import Combine, add_numbers
+from jaxrl_hpc.comm.packing import Packing, aligned
+from jaxrl_hpc.comm.windows import rounded
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.types import Agent, Array, LearnerState, PyTree
+
+
+class Central(NamedTuple):
+    """Kept where the optimiser is at the server."""
+
+    params: PyTree
+    target: PyTree
+    opt: PyTree
+    step: Array
+
+
+class Scheme(NamedTuple):
+    """Functions of traced values unless said otherwise. `central` is what is kept."""
+
+    agent: Agent  # what a worker runs
+    first: Callable[[LearnerState], PyTree]  # a fresh learner of the worker's agent -> central
+    install: Callable[[LearnerState, PyTree], LearnerState]  # (worker's learner, central) -> learner
+    change: Callable[[LearnerState, PyTree, int], Array]  # (learner, central it began with, updates) -> [P]
+    packing: Packing  # of central
+    size: int  # P
+    combine: Callable[[PyTree, Callable[[int], float]], Combine]
+    # host function: (hypers, progress after so many exchanges) -> what makes new bytes of old ones
+
+
+def flat(params: PyTree) -> Array:
+    return ravel_pytree(params)[0]
+
+
+def _unravel(shape: PyTree) -> Callable[[Array], PyTree]:
+    zeros = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shape)
+    return ravel_pytree(zeros)[1]
+
+
+def _check(params: PyTree) -> int:
+    leaves = jax.tree.leaves(params)
+    if any(leaf.dtype != jnp.float32 for leaf in leaves):
+        raise UserError("workflow parameter_server: parameters must be float32")
+    return sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in leaves)
+
+
+def deltas(agent: Agent, learner: LearnerState) -> Scheme:
+    """`learner` has shapes."""
+    unravel, size = _unravel(learner.params), _check(learner.params)
+
+    def install(learner: LearnerState, central: Array) -> LearnerState:
+        return learner._replace(params=unravel(central))
+
+    return Scheme(
+        agent=agent,
+        first=lambda learner: flat(learner.params),
+        install=install,
+        change=lambda learner, central, _: flat(learner.params) - central,
+        packing=Packing.of(jax.ShapeDtypeStruct((size,), jnp.float32)),
+        size=size,
+        combine=lambda hypers, progress: add_numbers,
+    )
+
+
+def gradients(agent: Agent, learner: LearnerState) -> Scheme:
+    """`learner` has shapes of the agent's own learner."""
+    if agent.plan is not None:
+        raise UserError(
+            "workflow.optimiser=server: this agent makes several updates of one batch, each after the other; "
+            "use workflow.optimiser=worker"
+        )
+    unravel, size = _unravel(learner.params), _check(learner.params)
+
+    def init(key: Array, hypers: dict[str, Array]) -> LearnerState:
+        fresh = agent.init(key, hypers)
+        return fresh._replace(opt=(fresh.opt, jax.tree.map(jnp.zeros_like, fresh.params)))
+
+    def collect(state: LearnerState, grads: PyTree) -> LearnerState:
+        """In place of an optimiser step: gradients are summed up at the same parameters."""
+        opt, total = state.opt
+        return state._replace(opt=(opt, jax.tree.map(jnp.add, total, grads)))
+
+    def install(learner: LearnerState, central: Central) -> LearnerState:
+        total = jax.tree.map(jnp.zeros_like, learner.params)
+        return learner._replace(
+            params=central.params, target=central.target, step=central.step, opt=(central.opt, total)
+        )
+
+    def combine(hypers: PyTree, progress: Callable[[int], float]) -> Combine:
+        template = jax.jit(agent.init)(jax.random.key(0), hypers)
+
+        @jax.jit
+        def applied(template: LearnerState, central: Central, change: Array, progress: Array) -> Central:
+            learner = template._replace(**central._asdict(), progress=progress)
+            learner = agent.apply(learner, unravel(change))
+            return Central(learner.params, learner.target, learner.opt, learner.step)
+
+        def make(stored: np.ndarray, change: np.ndarray, number: int) -> None:
+            now = jnp.float32(progress(number))
+            new = applied(template, packing.unpack(stored), change.view(np.float32)[:size], now)
+            packing.pack(jax.device_get(new), stored)
+
+        return make
+
+    packing = Packing.of(Central(learner.params, learner.target, learner.opt, learner.step))
+    return Scheme(
+        agent=agent._replace(init=init, apply=collect),
+        first=lambda learner: Central(learner.params, learner.target, learner.opt[0], learner.step),
+        install=install,
+        change=lambda learner, _, updates: flat(learner.opt[1]) / updates,
+        packing=packing,
+        size=size,
+        combine=combine,
+    )
+
+
+def bytes_of(scheme: Scheme, central: PyTree) -> np.ndarray:
+    """On the host."""
+    buffer = scheme.packing.empty()
+    buffer[:] = 0  # padding too: it is added up like numbers
+    scheme.packing.pack(jax.device_get(central), buffer)
+    return buffer
+
+
+def central_of(scheme: Scheme, data: np.ndarray) -> Any:
+    """Views into the bytes, which nobody writes to any more."""
+    return scheme.packing.unpack(data)
+
+
+def change_bytes(scheme: Scheme) -> int:
+    return rounded(4 * scheme.size)
+
+
+def change_of(scheme: Scheme, vector: Array) -> np.ndarray:
+    """A change [P] as bytes; waits for it."""
+    buffer = aligned(change_bytes(scheme))
+    buffer[4 * scheme.size :] = 0
+    buffer.view(np.float32)[: scheme.size] = np.asarray(vector)
+    return buffer
