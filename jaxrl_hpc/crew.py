@@ -26,6 +26,7 @@ from jaxrl_hpc.fleet import TRAIN_STREAM, Fleet, Lane
 from jaxrl_hpc.hosted import compare_replicas
 from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.io.shards import ShardedCheckpointer
+from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.types import Array, PyTree
 from jaxrl_hpc.workflows.arrivals import Kept
 from jaxrl_hpc.workflows.engine import Engine
@@ -45,12 +46,15 @@ class Crew(Fleet):
         self.engine: Engine = parts.workflow.programs
         self.watchdog: Watchdog | None = None
         self.folder = Path()
+        self.job = Ranks()  # all ranks
+        self.seconds_before = 0.0  # of earlier jobs of the run
         self.kept: Kept | None = None  # of the checkpoint that is being continued
         self.last: Kept | None = None  # of actors that have gone home
         self.left_out = np.zeros(2)  # unrolls of the whole run that were dropped and lost
 
     def join(self, ranks: Ranks, watchdog: Watchdog, folder: Path) -> bool:
         """Become part of the job, together with all ranks -> whether this one learns."""
+        self.job = ranks
         roles = self.engine.connect(ranks, jax.eval_shape(lambda: self._arguments(self.groups[0]))[1])
         self.ranks, self.watchdog, self.folder = self.engine.ranks, watchdog, folder
         return roles.learns
@@ -58,11 +62,15 @@ class Crew(Fleet):
     def act(self, signal: Any) -> bool:
         """What a rank that acts does until its learner sends it home -> whether the run is finished."""
         assert self.watchdog is not None
-        actor = self.engine.actor(self.watchdog, bool(self.config.run.replay_schedule))
+        trace = Trace(self.job.rank, self.config.run.profile)
+        actor = self.engine.actor(self.watchdog, trace, bool(self.config.run.replay_schedule))
         actor.begin(self._key())
         finished = actor.serve(signal)
         self.watchdog.at("going home", actor.state.sequence, armed=False)
         self.engine.close(finished)
+        if self.config.run.profile:
+            trace.write(self.folder)
+        self.job.barrier()
         return finished
 
     def _key(self) -> Array:
@@ -95,7 +103,13 @@ class Crew(Fleet):
         assert self.watchdog is not None
         run = self.config.run
         self.engine.open(
-            state, self.kept, self.watchdog, self.folder, run.record_schedule, run.replay_schedule
+            state,
+            self.kept,
+            self.watchdog,
+            self.folder,
+            record=run.record_schedule,
+            replayed=run.replay_schedule,
+            seconds_before=self.seconds_before,
         )
 
     def step(self, iterations: int) -> list[dict[str, Array]]:
@@ -123,6 +137,7 @@ class Crew(Fleet):
             self.last = self.snapshot()
             self.left_out = self.ranks.add(np.array([self.last.dropped, self.last.lost]))
             self.engine.close(finished)
+            self.job.barrier()  # actors' traces are there
 
     def remarks(self) -> dict[str, Any]:
         roles, (dropped, lost) = self.engine.roles, self.left_out
@@ -170,6 +185,7 @@ class CrewStore:
         step, shared, parts, host = self._files.restore(shape._replace(replay=()), shape.replay)
         arrays: dict[str, Any] = {}
         numbers: dict[str, Any] = {}
+        self.crew.seconds_before = host["wall_seconds"]
         if self.crew.watchdog is not None:  # to train on, not only to look at the learner
             _, leaves, numbers = self.crew.ranks.all_succeed(lambda: self._actors.load(step))
             arrays = {name: leaves[f"['{name}']"] for name in Kept._fields if name not in numbers}

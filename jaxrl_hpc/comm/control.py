@@ -19,7 +19,7 @@ HEADER = 64  # bytes, so that payloads are aligned
 class Kind(IntEnum):
     """Who says it, and what `number`, `extra` and the payload are."""
 
-    START = 0  # learner: begin; with a payload: from this state
+    START = 0  # learner: begin, so many milliseconds into the run; with a payload: from this state
     PARAMETERS = 1  # learner: version, sequence they are for (-1: any), packed parameters
     SNAPSHOT = 2  # learner: number of the snapshot
     STOP = 3  # learner: whether the run is finished

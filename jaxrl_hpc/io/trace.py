@@ -52,14 +52,20 @@ class Trace:
         try:
             yield
         finally:
-            seconds = time.perf_counter() - start
-            self._totals[name] += seconds
-            self.events.append(
-                {
-                    "name": name, "ph": "X", "pid": self.rank, "tid": 0, "args": details,
-                    "ts": round((start - self._zero) * 1e6, 1), "dur": round(seconds * 1e6, 1),
-                }
-            )  # fmt: skip
+            self.since(name, start, **details)
+
+    def since(self, name: str, start: float, **details: Any) -> None:
+        """Count what happened since `start` (time.perf_counter) as a phase."""
+        if not self.active:
+            return
+        seconds = time.perf_counter() - start
+        self._totals[name] += seconds
+        self.events.append(
+            {
+                "name": name, "ph": "X", "pid": self.rank, "tid": 0, "args": details,
+                "ts": round((start - self._zero) * 1e6, 1), "dur": round(seconds * 1e6, 1),
+            }
+        )  # fmt: skip
 
     def take(self) -> dict[str, float]:
         """Seconds per phase since the last call, as metrics; computing in parts where those are known."""

@@ -21,6 +21,7 @@ from jaxrl_hpc.comm.control import Control, Kind, Note
 from jaxrl_hpc.comm.patience import Patience
 from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.types import Array, PyTree
 from jaxrl_hpc.workflows.messages import Acting, ActorState, Header, Message
 
@@ -55,13 +56,14 @@ class Actor:
         channel: ActorSide,
         control: Control,
         watchdog: Watchdog,
+        trace: Trace,
         *,
         lag: int,
         lockstep: bool,
         replayed: bool,
     ) -> None:
         self.acting, self.roles, self.channel, self.control = acting, roles, channel, control
-        self.watchdog, self.lockstep, self.replayed = watchdog, lockstep, replayed
+        self.watchdog, self.trace, self.lockstep, self.replayed = watchdog, trace, lockstep, replayed
         self.learner = roles.learner_of(roles.number)
         self.policies = Policies(acting, 0 if replayed else lag)  # what was recorded has its lag already
         self.patience = Patience()
@@ -72,6 +74,7 @@ class Actor:
         self.snapshot: int | None = None  # that is waited for
         self.stopped: bool | None = None  # by the learner: whether the run is finished
         self._signalled = False
+        self._waiting_since = 0.0
         self._idle_before = 0.0
         self._compiled = False  # the first unroll takes as long as the compiler does
 
@@ -83,6 +86,7 @@ class Actor:
             self.watchdog.at(f"waiting for the learner, rank {self.learner}, to start", 0, armed=False)
             self.patience.pause()
         self.patience.again()
+        self.trace.begin(note.number / 1000)
         if note.payload.size:
             state = self.acting.state.unpack(note.payload)
             rollout = jax.tree.map(jax.numpy.array, state.rollout)
@@ -145,7 +149,7 @@ class Actor:
                 self.policies.add(*found)
             good = self.policies.newest >= (sequence if self.lockstep else 0)
         if good:
-            self.patience.again()
+            self.go_on()
             return True
         self.wait(f"waiting for parameters from rank {self.learner}")
         return False
@@ -154,7 +158,13 @@ class Actor:
         """Only the beginning of waiting is progress: standing still for too long ends the job."""
         if not self.patience.waiting:
             self.watchdog.at(phase, self.state.sequence)
+            self._waiting_since = time.perf_counter()
         self.patience.pause()
+
+    def go_on(self) -> None:
+        if self.patience.waiting:
+            self.trace.since("waiting", self._waiting_since)
+        self.patience.again()
 
     def act(self) -> None:
         began = time.perf_counter()
@@ -174,9 +184,10 @@ class Actor:
         header = header._replace(busy=np.float64(time.perf_counter() - began))
         self.acting.message.pack(Message(header, ended, trajectory, priority), self.message)
         self.state = ActorState(rollout, self.state.sequence + 1)
+        self.trace.since("acting", began, version=version)
 
     def deliver(self, signal: Any) -> None:
         while self.stopped is None and not self.channel.offer(self.message):
             self.listen(signal)
             self.wait(f"waiting for rank {self.learner} to take its unrolls")
-        self.patience.again()
+        self.go_on()

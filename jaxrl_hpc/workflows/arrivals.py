@@ -76,6 +76,7 @@ class Mailbox:
         record: Recorder | None,
         replayed: Replayed | None,
         add: Callable[[np.ndarray], np.ndarray],
+        seconds_before: float = 0.0,
     ) -> None:
         self.acting, self.roles, self.channel, self.control = acting, roles, channel, control
         self.watchdog, self.max_lag, self.record, self.replayed = watchdog, max_lag, record, replayed
@@ -103,7 +104,7 @@ class Mailbox:
             rank = roles.rank_of(actor)
             for version in sorted(self.versions) if history else ():
                 control.send(rank, Kind.PARAMETERS, version, -1, self.versions[version])
-            control.send(rank, Kind.START, 0, 0, state)
+            control.send(rank, Kind.START, round(seconds_before * 1000), 0, state)
 
     # -- parameters ----------------------------------------------------------
 

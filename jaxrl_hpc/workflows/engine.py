@@ -24,6 +24,7 @@ from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.comm.roles import Roles, assign
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.types import Array, Metrics, PyTree
 from jaxrl_hpc.workflows import ages
 from jaxrl_hpc.workflows.acting import Actor
@@ -98,7 +99,7 @@ class Engine:
         self.channel = (self.transport.learner if roles.learns else self.transport.actor)(roles, sizes)
         return roles
 
-    def actor(self, watchdog: Watchdog, replayed: bool) -> Actor:
+    def actor(self, watchdog: Watchdog, trace: Trace, replayed: bool) -> Actor:
         """For ranks that act."""
         config = self.config
         return Actor(
@@ -107,15 +108,24 @@ class Engine:
             self.channel,
             self.control,
             watchdog,
+            trace,
             lag=config.actor_lag,
             lockstep=config.lockstep,
             replayed=replayed,
         )
 
     def open(
-        self, state: State, kept: Kept | None, watchdog: Watchdog, run: Path, record: bool, replayed: str
+        self,
+        state: State,
+        kept: Kept | None,
+        watchdog: Watchdog,
+        run: Path,
+        *,
+        record: bool,
+        replayed: str,
+        seconds_before: float,
     ) -> None:
-        """Start the actors of a learner: fresh, or where a checkpoint left them."""
+        """Start the actors of a learner: fresh, or where a checkpoint left them, seconds into the run."""
         if not self.team.has_data:
             return
         if self.channel.gone is not None and (record or replayed):
@@ -143,6 +153,7 @@ class Engine:
             record=Recorder(file_of(run, number), kept.taken) if record else None,
             replayed=schedule,
             add=self.ranks.add,
+            seconds_before=seconds_before,
         )
         self.publish(state, int(state.iteration))
 

@@ -14,6 +14,7 @@ from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.comm.roles import Roles, assign
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.signals import StopSignals
 from jaxrl_hpc.workflows import ages
 from jaxrl_hpc.workflows.acting import Actor
@@ -103,7 +104,7 @@ def mailbox_of(acting, lists, watchdog, kept=None, **changes):
 def actor_of(acting, lists, watchdog, number, lag=0):
     roles, rank = ROLES._replace(rank=1 + number), 1 + number
     settings = {"lag": lag, "lockstep": False, "replayed": False}
-    actor = Actor(acting, roles, End(lists, number), Letters(lists, rank), watchdog, **settings)
+    actor = Actor(acting, roles, End(lists, number), Letters(lists, rank), watchdog, Trace(), **settings)
     actor.begin(jax.random.key(0))
     return actor
 
