@@ -37,7 +37,8 @@ EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
 HARMLESS = (
     "run.checkpoint_seconds", "run.keep_checkpoints", "run.progress_seconds", "run.tensorboard",
     "run.trackers", "run.profile", "run.executors", "run.threads", "run.record_schedule", "workflow.devices",
-    "workflow.deadline_seconds", "workflow.actors", "workflow.workers",
+    "workflow.deadline_seconds", "workflow.actors", "workflow.workers", "workflow.one_sided",
+    "workflow.progress_thread",
 )  # fmt: skip
 
 

@@ -34,8 +34,8 @@ class Options(NamedTuple):
     rule: Rule = "block"  # on full
     selection: Literal["range", "random"] = "range"  # whose rings a learner reads: its own actors', anyone's
     help: bool = False  # a learner without unrolls takes from full rings of others
-    one_sided: Literal["auto", "required", "off"] = "auto"
-    thread: Literal["auto", "on", "off"] = "auto"  # that makes progress while a rank computes
+    one_sided: Literal["auto", "required", "never"] = "auto"
+    thread: Literal["auto", "always", "never"] = "auto"  # that makes progress while a rank computes
 
     def mixed(self, roles: Roles) -> bool:
         """Whether unrolls of one actor may go to several learners."""
@@ -44,7 +44,7 @@ class Options(NamedTuple):
 
 def usable(roles: Roles, options: Options) -> tuple[bool, bool]:
     """Collective: (whether to use windows, whether with a progress thread). Says so if not."""
-    if options.one_sided == "off":
+    if options.one_sided == "never":
         return False, False
     verdict = examine(roles.comm)
     if not verdict.works and options.one_sided == "required":
@@ -52,7 +52,7 @@ def usable(roles: Roles, options: Options) -> tuple[bool, bool]:
             f"workflow.one_sided=required, but one-sided memory cannot be used here ({verdict.text}): "
             "set it to auto to go on with two-sided messages"
         )
-    thread = verdict.works and (options.thread == "on" or (options.thread == "auto" and verdict.needs_thread))
+    thread = verdict.works and (options.thread == "always" or (options.thread == "auto" and verdict.needs_thread))
     if roles.rank == 0 and not verdict.works:
         text = f"one-sided memory cannot be used here ({verdict.text}); going on with two-sided messages"
         print(text, file=sys.stderr, flush=True)

@@ -23,10 +23,10 @@ from jaxrl_hpc.workflows.asynchronous import make_apart
 class OneSidedConfig(ApartConfig):
     """What workflows over windows have in common."""
 
-    one_sided: Literal["auto", "required", "off"] = static(
+    one_sided: Literal["auto", "required", "never"] = static(
         "auto", "windows: if they pass a test at the start, or else messages; or end the job; or never"
     )
-    progress_thread: Literal["auto", "on", "off"] = static(
+    progress_thread: Literal["auto", "always", "never"] = static(
         "auto",
         "a thread per rank by which others reach its memory while it computes; auto: if that is needed",
     )
