@@ -52,7 +52,8 @@ def usable(roles: Roles, options: Options) -> tuple[bool, bool]:
             f"workflow.one_sided=required, but one-sided memory cannot be used here ({verdict.text}): "
             "set it to auto to go on with two-sided messages"
         )
-    thread = verdict.works and (options.thread == "always" or (options.thread == "auto" and verdict.needs_thread))
+    wanted = {"always": True, "never": False, "auto": verdict.needs_thread}[options.thread]
+    thread = verdict.works and wanted
     if roles.rank == 0 and not verdict.works:
         text = f"one-sided memory cannot be used here ({verdict.text}); going on with two-sided messages"
         print(text, file=sys.stderr, flush=True)
