@@ -29,7 +29,7 @@ def load(path: Path):
     return module
 
 
-@pytest.mark.parametrize(("name", "at_least"), [("agent", 100.0), ("environment", 0.9)])
+@pytest.mark.parametrize(("name", "at_least"), [("agent", 100.0), ("environment", 0.9), ("workflow", 100.0)])
 def test_example_runs_and_learns(name, at_least, tmp_path):
     """A random policy gets about 22 on CartPole and 0 in the corridor."""
     summary = load(ROOT / "docs" / "examples" / f"{name}.py").main(str(tmp_path / "run"))
