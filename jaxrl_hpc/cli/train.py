@@ -41,20 +41,30 @@ def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc import config as configs
     from jaxrl_hpc import machine
     from jaxrl_hpc.comm.ranks import world
+    from jaxrl_hpc.envs.outside import mpi_ranks
     from jaxrl_hpc.train import EXIT_SAVED, train
 
     ranks = world()
     with ranks.guard():
         config = configs.load(args.config, args.overrides)
         run_dir = Path(args.run_dir or Path("runs") / config.run.name)
-        if ranks.size > 1 and not machine.uses_ranks(config):
+        if mpi_ranks.are_wanted(config.env) and machine.uses_ranks(config):
+            raise UserError(
+                "workflow.name: an environment of type mpi_program takes all ranks of the job, and "
+                "rank 0 alone learns: use workflow.name=fused"
+            )
+        if mpi_ranks.are_wanted(config.env) and not ranks.first:
+            mpi_ranks.serve()  # these ranks are the environment
+            return 0
+        if ranks.size > 1 and not (machine.uses_ranks(config) or mpi_ranks.are_wanted(config.env)):
             raise UserError(
                 f"workflow {config.workflow.name!r} runs in one process, but this is a job of {ranks.size}: "  # type: ignore[attr-defined]
                 "start it without mpirun, or use workflow.name=sharded"
             )
         if args.overwrite:
-            ranks.first_does(lambda: _clear(run_dir))
+            machine.ranks_of(config).first_does(lambda: _clear(run_dir))
         outcome = train(config, run_dir, resume=args.resume)
+        mpi_ranks.stop()
     if not outcome.finished:
         return EXIT_SAVED
     if not outcome.speaks:

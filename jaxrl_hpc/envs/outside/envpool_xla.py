@@ -56,7 +56,6 @@ class PoolHost(Host):
         if copies not in self.pools:
             words = np.random.SeedSequence([self.seed, world().rank]).generate_state(1)
             made = make_pool(self.task, copies, int(words[0]))
-            made.reset()
             handle, _, _, step = made.xla()
             ticket = int.from_bytes(os.urandom(4), "little")
             self.pools[copies] = TracedPool(made, ticket, np.asarray(handle), step)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -47,11 +50,19 @@ def library() -> Any:
 def check_id(config: Config) -> None:
     """UserError for an id that does not exist, with the nearest that does."""
     gymnasium = library()
+    module, _, name = config.id.rpartition(":")
+    if module:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(
+                f"env.id: {config.id!r} names a module that cannot be imported ({error})"
+            ) from None
     try:
-        gymnasium.spec(config.id)
+        gymnasium.spec(name)
         return
-    except ModuleNotFoundError as error:
-        raise UserError(f"env.id: {config.id!r} names a module that cannot be imported ({error})") from None
     except gymnasium.error.Error as error:
         known = list(gymnasium.registry)
         close = difflib.get_close_matches(config.id, known, n=1, cutoff=0.4)
@@ -81,7 +92,7 @@ def make_one(config: Config) -> Any:
 
 def make_vector(config: Config, copies: int) -> Any:
     gymnasium = library()
-    if gymnasium.spec(config.id).vector_entry_point is None:
+    if gymnasium.spec(config.id.rpartition(":")[2]).vector_entry_point is None:
         raise UserError(
             f"env.copies: {config.id!r} has no vector environment of its own; "
             "use env.copies=here or env.copies=processes"

@@ -41,7 +41,8 @@ class Vector:
         return obs
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
-        obs, _ = self.env.reset(seed=[int(seed) for seed in seeds])
+        each = hasattr(self.env, "env_fns")  # Gymnasium's own two; others take one seed for all copies
+        obs, _ = self.env.reset(seed=[int(seed) for seed in seeds] if each else int(seeds[0]))
         return self._conform(obs).copy()
 
     def step(self, action: np.ndarray) -> Outcome:
@@ -108,7 +109,7 @@ class Ones:
         found = []
         for i, seed in zip(copies, seeds, strict=True):
             self.envs[i] = self.make() if anew else self.envs[i]
-            found.append(self._one(self.envs[i].reset(seed=[int(seed)])[0])[0])
+            found.append(self._one(self.envs[i].reset(seed=int(seed))[0])[0])
         return np.stack(found)
 
     def close(self) -> None:

@@ -1,0 +1,135 @@
+"""envpool's simulators, by both interfaces, against envpool itself stepped by hand."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_hpc.comm.ranks import world
+from jaxrl_hpc.envs.outside import envpool_env
+from jaxrl_hpc.envs.outside.envpool_simulator import Pool, PoolTask, make_pool
+from jaxrl_hpc.envs.outside.host import telling
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.rollout import build_transition
+
+COPIES, STEPS = 3, 260
+KEYS = jax.random.split(jax.random.key(0), COPIES)
+
+
+def play(env, state, actions):
+    """Steps inside one program."""
+    return jax.jit(lambda s, a: jax.lax.scan(lambda s, a: env.step(KEYS, s, a), s, a))(state, actions)
+
+
+def by_hand(task, seed, actions):
+    """Raw envpool, which resets in the step after an end: those steps are taken out, copy by copy.
+
+    -> per copy, rows of (final_obs, reward, terminated, truncated, obs to act on next).
+    """
+    pool = make_pool(task, COPIES, seed)
+    obs, _ = pool.reset()
+    taken = np.zeros(COPIES, int)
+    rows = [[] for _ in range(COPIES)]
+    ended = np.zeros(COPIES, bool)
+    while (taken < len(actions)).any() or ended.any():
+        action = np.stack([actions[min(t, len(actions) - 1), i] for i, t in enumerate(taken)])
+        obs, reward, failed, limit, _ = pool.step(action)
+        for i in range(COPIES):
+            if ended[i]:  # this step was its reset
+                rows[i][-1] = (*rows[i][-1][:4], obs[i].copy())
+            else:
+                rows[i].append((obs[i].copy(), reward[i], failed[i], limit[i], obs[i].copy()))
+                taken[i] += 1
+        ended = (failed | limit) & ~ended
+    return [mine[: len(actions)] for mine in rows]
+
+
+@pytest.mark.parametrize("name", envpool_env.LANDERS)
+def test_both_interfaces_are_envpool(name):
+    config = envpool_env.LanderConfig(name=name, max_episode_steps=90)
+    env = envpool_env.make_lander(config)
+    rng = np.random.default_rng(0)
+    if env.spec.discrete:
+        actions = rng.integers(4, size=(STEPS, COPIES)).astype(np.int32)
+    else:
+        actions = rng.uniform(-1, 1, (STEPS, COPIES, 2)).astype(np.float32)
+    env.host.seed = 5
+    state, _ = jax.jit(env.reset)(KEYS)
+    _, steps = play(env, state, actions)
+    seed = int(np.random.SeedSequence([5, world().rank]).generate_state(1)[0])
+    expected = by_hand(env.host.task, seed, actions)
+    simulator = Pool(env.host.task, env.spec, COPIES)
+    simulator.reset(np.array([seed, 0, 0], np.uint32))
+    called = [simulator.step(action) for action in actions]
+    for i in range(COPIES):
+        for time, (final, reward, failed, limit, obs) in enumerate(expected[i]):
+            row = called[time]
+            assert (row.terminated[i], row.truncated[i]) == (failed, limit)
+            np.testing.assert_array_equal(row.final_obs[i], final)
+            np.testing.assert_array_equal(row.obs[i], obs)
+            assert row.reward[i] == reward
+            inside = jax.tree.map(lambda x, t=time, i=i: np.asarray(x[t, i]), steps)
+            np.testing.assert_array_equal(inside.final_obs, final)
+            np.testing.assert_array_equal(inside.obs, obs)
+            assert (inside.reward, inside.terminated, inside.truncated) == (reward, failed, limit)
+    assert np.any([r.truncated for r in called]) and np.any([r.terminated for r in called])
+    check_rules(steps)
+
+
+def check_rules(steps):
+    """What every Env promises, on what the compiled program saw."""
+    done = np.asarray(steps.terminated | steps.truncated)
+    assert done.any() and not np.asarray(steps.terminated & steps.truncated).any()
+    same = (np.asarray(steps.obs) == np.asarray(steps.final_obs)).all(axis=tuple(range(2, steps.obs.ndim)))
+    np.testing.assert_array_equal(same, ~done)
+    assert not steps.info["dropped"].any()
+
+
+def test_a_pool_out_of_a_checkpoint_begins_again():
+    env = envpool_env.make_lander(envpool_env.LanderConfig())
+    state, first = jax.jit(env.reset)(KEYS)
+    old = state._replace(ticket=state.ticket + 1)
+    actions = np.zeros((2, COPIES), np.int32)
+    _, steps = play(env, old, actions)
+    np.testing.assert_array_equal(steps.info["dropped"], [[1] * COPIES, [0] * COPIES])
+    np.testing.assert_array_equal(steps.final_obs[0], first)
+    assert steps.truncated[0].all() and env.host.restarted == COPIES
+
+
+def test_numbers_that_are_not_finite_are_named(monkeypatch):
+    env = envpool_env.make_lander(envpool_env.LanderConfig())
+    state, _ = jax.jit(env.reset)(KEYS)
+    text = r"env 'LunarLander-v3': copy 1 returned numbers that are not finite"
+    with pytest.raises(UserError, match=text), telling(env):
+        env.host.attend(np.zeros(COPIES, bool), np.array([True, False, True]))
+    assert state.obs.shape == (COPIES, 8)
+
+
+def test_atari():
+    """Bytes stay bytes; lives end the learner's episodes but not games; the learner's rewards are clipped."""
+    config = envpool_env.AtariConfig(name="SpaceInvaders-Atari", max_episode_steps=400, no_op_starts=1)
+    env = envpool_env.make_atari(config)
+    assert env.spec.obs_shape == (84, 84, 4) and env.spec.obs_dtype == np.uint8
+    actions = np.random.default_rng(1).integers(6, size=(300, COPIES)).astype(np.int32)
+    state, first = jax.jit(env.reset)(KEYS)
+    _, steps = play(env, state, actions)
+    transition = build_transition(first, actions[0], jax.tree.map(lambda x: x[0], steps), ())
+    assert transition.obs.dtype == transition.next_obs.dtype == np.uint8
+    assert set(np.unique(steps.reward)) == {0.0, 1.0}
+    check_rules(steps)
+    # frames are stacked oldest first, and the newest three of one step are the oldest three of the next
+    going = np.flatnonzero(~np.asarray(steps.terminated | steps.truncated)[:-1, 0])[:50]
+    later = np.asarray(steps.final_obs[going + 1, 0])
+    np.testing.assert_array_equal(np.asarray(steps.obs[going, 0])[..., 1:], later[..., :-1])
+    scoring = env.for_evaluation.host.make(COPIES)
+    scoring.reset(np.array([3, 0, 0], np.uint32))
+    outcomes = [scoring.step(action) for action in actions]
+    assert max(o.reward.max() for o in outcomes) >= 5.0  # raw
+    lives = np.sum([o.terminated for o in outcomes], axis=0)
+    assert lives.max() <= 1  # 300 actions are not three games, though lives were lost
+    assert np.asarray(steps.terminated).sum() >= 1 and not steps.truncated.any()
+
+
+def test_a_missing_game_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "envpool", None)
+    with pytest.raises(UserError, match=r"LunarLander-v3 needs envpool: pip install 'jaxrl-hpc\[external\]'"):
+        make_pool(PoolTask("LunarLander-v3", {}), 1, 0)
