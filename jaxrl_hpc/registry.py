@@ -9,11 +9,19 @@ from typing import Any, NamedTuple
 
 from jaxrl_hpc.agents import a2c, ddpg, dqn, dyna_q, ppo, recurrent_dqn, td3
 from jaxrl_hpc.envs import cahn_hilliard, dotted, exabooster, gymnax_bridge, probes
-from jaxrl_hpc.envs.outside import envpool_env, gymnasium_env
+from jaxrl_hpc.envs.outside import envpool_env, gymnasium_env, mpi_program
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, sequence, uniform
 from jaxrl_hpc.schema import Schema
-from jaxrl_hpc.workflows import asynchronous, fused, parameter_server, rma, rma_queue, sharded
+from jaxrl_hpc.workflows import (
+    asynchronous,
+    central_inference,
+    fused,
+    parameter_server,
+    rma,
+    rma_queue,
+    sharded,
+)
 
 
 class Component(NamedTuple):
@@ -43,6 +51,7 @@ REPLAYS: dict[str, Component] = {
 }
 WORKFLOWS: dict[str, Component] = {
     "async": _component(asynchronous),
+    "central_inference": _component(central_inference),
     "fused": _component(fused),
     "parameter_server": _component(parameter_server),
     "rma": _component(rma),
@@ -57,6 +66,7 @@ ENVS: dict[str, Component] = {
     **{name: Component(envpool_env.AtariConfig, envpool_env.make_atari) for name in envpool_env.GAMES},
     cahn_hilliard.NAME: _component(cahn_hilliard),
     "gymnasium": _component(gymnasium_env),
+    "mpi_program": _component(mpi_program),
 }
 
 SECTIONS: dict[str, dict[str, Component]] = {
