@@ -7,7 +7,8 @@ thread of the rank before it watches that file. Two things end the job:
 - the watched file has not changed for `deadline` seconds: that rank does not run any more;
 - this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run.
 
-Only changes are looked at, never clocks of other machines. The files also tell a launcher which rank a
+Only changes are looked at, never clocks of other machines. Time during which the watching process itself was
+suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also tell a launcher which rank a
 process was (scripts/mpi_restart.py).
 """
 
@@ -92,11 +93,15 @@ class Watchdog:
     def _watch(self) -> None:
         neighbour = (self.ranks.rank + 1) % self.ranks.size
         seen, since = -1, time.monotonic()
+        looked = since
         while not self._stop.wait(self.interval):
             self._beat()
             if not self.deadline:
                 continue
             now = time.monotonic()
+            asleep, looked = now - looked - self.interval, now
+            if asleep > self.deadline / 2:  # this process itself was suspended, and perhaps the whole job
+                since, self._progress = since + asleep, self._progress + asleep
             count = self._read(neighbour).get("count", -1)
             if count != seen:
                 seen, since = count, now
