@@ -12,13 +12,17 @@ compare-and-swap, whose 64-bit forms crash or get lost on some MPI libraries.
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Any, Literal
 
 import numpy as np
 
 from jaxrl_hpc.comm.packing import ALIGNMENT
+from jaxrl_hpc.errors import UserError
 
 Kind = Literal["auto", "network", "shared"]
+SHARED_FOLDER = "/dev/shm"
 
 
 def rounded(nbytes: int) -> int:
@@ -43,6 +47,7 @@ class Window:
         node.Free()
         self.kind: Kind = kind
         if kind == "shared":
+            self._check_room()
             info = MPI.Info.Create({"alloc_shared_noncontig": "true"})
             self._window = MPI.Win.Allocate_shared(self.nbytes, 1, info=info, comm=self.comm)
             info.Free()
@@ -60,6 +65,16 @@ class Window:
         self._window.Sync()
         self.comm.Barrier()
         self.operations = 0  # so far, of all kinds
+
+    def _check_room(self) -> None:
+        """Memory that is not there would end the process when it is first touched."""
+        wanted = self.comm.allreduce(self.nbytes)
+        free = shutil.disk_usage(SHARED_FOLDER).free if os.path.isdir(SHARED_FOLDER) else wanted
+        if wanted > free:
+            raise UserError(
+                f"the ranks of this node need {wanted / 2**20:.0f} MiB of shared memory, but {SHARED_FOLDER} "
+                f"has {free / 2**20:.0f} MiB left: enlarge it (docker: --shm-size), or lower workflow.in_flight"
+            )
 
     def memory(self, rank: int) -> np.ndarray | None:
         """A rank's bytes [nbytes] uint8 in place; None where they are not in this process's memory."""

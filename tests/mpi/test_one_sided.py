@@ -3,8 +3,15 @@
 Interleavings that ranks hardly ever meet are in tests/comm/test_structures.py.
 """
 
+import os
+import shutil
+import subprocess
+import sys
+
 import pytest
 
+from jaxrl_hpc.cli.doctor_checks import find_mpiexec
+from jaxrl_hpc.cli.doctor_mpi import _environment
 from tests.mpi import launch
 
 pytestmark = [pytest.mark.mpi, launch.needs_mpi]
@@ -58,6 +65,37 @@ def test_the_self_test_tells_right_from_wrong_and_from_endless(quick):
         and "rank 2: RuntimeError: atomic additions gave" in found["wrong"]["text"]
     )
     assert not found["endless"]["works"] and "Stalled: rank 0 waited" in found["endless"]["text"]
+
+
+def hosts_can_be_made():
+    """Network namespaces need root and the tool `ip`."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    made = subprocess.run(["ip", "netns", "add", "jrl-probe"], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "del", "jrl-probe"], capture_output=True, check=False)
+    return made.returncode == 0
+
+
+@pytest.mark.slow
+def test_over_a_network_all_is_right_and_a_thread_makes_progress():
+    """Two hosts with two ranks each, which reach each other by TCP only."""
+    if not hosts_can_be_made():
+        pytest.skip("no network namespaces here")
+    script = str(launch.ROOT / "scripts" / "mpi_hosts.sh")
+    program = [sys.executable, "-m", "tests.mpi.one_sided", "network", "100", "thread"]
+    settings = {"PYTHONPATH": str(launch.ROOT), "RANKS_PER_HOST": "2", "MPIEXEC": str(find_mpiexec())}
+    done = subprocess.run(
+        [script, "2", *program],
+        capture_output=True,
+        text=True,
+        env=_environment() | settings,
+        cwd=launch.ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = launch.results(done.stdout)
+    check(result, ranks=4, items=100)
+    assert result["thread"]["least"] > 10
 
 
 @pytest.mark.slow

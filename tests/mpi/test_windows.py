@@ -3,8 +3,16 @@
 What is between ranks is tested in test_one_sided.py, the engine in test_apart.py.
 """
 
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+
 import numpy as np
 import pytest
+import yaml
 
 from jaxrl_hpc.train import train
 from tests.mpi import apart, launch
@@ -89,6 +97,7 @@ def test_several_learners_take_from_anyone_and_every_unroll_is_accounted_for(tmp
         f"{random};{more}".replace("a2c", "+a2c", 1),
         f"{drop};{more}",
         "dqn-help:workflow.name=rma_queue;workflow.learners=2;@slow=1:0.05",
+        "a2c-slow:workflow.name=rma;run.record_schedule=true;@slow=1:0.05",
     )
     assert [run["finished"] for run in found["a2c-random"]] == [False, True]
     for name in ("a2c-random", "a2c-drop", "dqn-help"):
@@ -98,3 +107,28 @@ def test_several_learners_take_from_anyone_and_every_unroll_is_accounted_for(tmp
         assert found[name][-1]["finished"]
     assert "collisions" in found["a2c-random"][-1]["rows"][-1]
     assert sum(row["helped"] for row in found["dqn-help"][-1]["rows"]) > 0
+    counts = Counter(actor for actor, *_ in found["a2c-slow"][0]["schedule"])
+    assert all(counts[actor] > 2 * counts[1] for actor in (0, 2, 3)), "a slow actor holds nobody up"
+
+
+@pytest.mark.slow
+def test_a_killed_actor_ends_the_job_and_is_named_and_the_run_goes_on(tmp_path):
+    data = json.loads(json.dumps(apart.A2C))
+    data["workflow"] |= {"name": "rma_queue"}
+    data["run"] |= {"total_env_steps": 65_536, "checkpoint_seconds": 0.5}
+    config, folder = tmp_path / "queue.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(data))
+    restart = str(launch.ROOT / "scripts" / "mpi_restart.py")
+    command = ["-m", "jaxrl_hpc.cli.main", "train", str(config), "--run-dir", str(folder)]
+    process = launch.start(1, restart, "-n", "3", sys.executable, *command)
+    store, record = apart.Checkpointer(folder / "checkpoints" / "shared"), folder / "ranks" / "2.json"
+    while not (record.exists() and store.latest()):
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    pid = json.loads(record.read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    status, output = launch.finish(process, 900)
+    assert status == 0, output
+    assert f"rank 2 (process {pid} on" in output and "died while" in output, output
+    made, taken, pending, lost = accounts(folder, 1)
+    assert made == taken + pending and lost == 0 and taken == 65_536 // 32
