@@ -73,7 +73,7 @@ class Window:
         if wanted > free:
             raise UserError(
                 f"the ranks of this node need {wanted / 2**20:.0f} MiB of shared memory, but {SHARED_FOLDER} "
-                f"has {free / 2**20:.0f} MiB left: enlarge it (docker: --shm-size), or lower workflow.in_flight"
+                f"has {free / 2**20:.0f} MiB: enlarge it (docker: --shm-size), or lower workflow.in_flight"
             )
 
     def memory(self, rank: int) -> np.ndarray | None:
