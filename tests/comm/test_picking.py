@@ -1,4 +1,4 @@
-"""Whose rings a learner reads: its own in turn, anyone's at random, full ones of others if its own are empty."""
+"""Whose rings a learner reads: its own in turn, anyone's at random, or full ones of others to help."""
 
 from collections import Counter
 from types import SimpleNamespace
