@@ -157,7 +157,8 @@ def curves(found: dict[str, list[RunData]]) -> Figure:
         for place, agent in enumerate(names):
             mine = {name: runs for name, runs in found.items() if name.split(" ")[0] == agent}
             for index, (name, runs) in enumerate(mine.items()):
-                label = f"{name.split(' ')[1].replace('+', ' learner, ')} actors"
+                entry = ENTRIES[name]
+                label = f"{entry.learners} learner{'s' * (entry.learners > 1)}, {entry.actors} actors"
                 draw_curve(
                     panels[0, place], together(label, runs), "eval", "eval_return", "env_steps", color(index)
                 )
@@ -165,7 +166,6 @@ def curves(found: dict[str, list[RunData]]) -> Figure:
             panels[0, place].set_title(f"{agent}, {next(iter(mine.values()))[0].env}")
             panels[0, place].xaxis.set_major_formatter(EngFormatter(sep=""))
             panels[0, place].set_xlabel("Environment steps")
-            panels[1, place].set_xlabel("Lag (learner iterations)")
         panels[0, 0].set_ylabel("Evaluation return")
         panels[1, 0].set_ylabel("Share of unrolls")
         panels[0, 0].legend(*legend(panels[0, 0]), fontsize=8)
@@ -180,8 +180,8 @@ def legend(panel: matplotlib.axes.Axes) -> tuple[list, list]:
 def histogram(panel: matplotlib.axes.Axes, runs: list[RunData], index: int, of: int) -> None:
     places = np.arange(len(NAMES)) + (index - (of - 1) / 2) * 0.8 / of
     panel.bar(places, [average(runs, name) for name in NAMES], width=0.8 / of, color=color(index))
-    labels = [name.removeprefix("lag/").replace("_up", "+").replace("_", "–") for name in NAMES]
-    panel.set_xticks(np.arange(len(NAMES)), labels, fontsize=8)
+    panel.set_xticks(np.arange(len(NAMES)), [name.removeprefix("lag/").split("_")[0] for name in NAMES])
+    panel.set_xlabel("Lag: from so many iterations on")
 
 
 def vtrace_figure(found: dict[str, list[RunData]]) -> Figure:
@@ -200,7 +200,6 @@ def vtrace_figure(found: dict[str, list[RunData]]) -> Figure:
         for panel in panels[:2]:
             panel.set_xlabel("Environment steps")
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-        panels[2].set_xlabel("Lag (learner iterations)")
         panels[0].legend(*legend(panels[0]))
     return figure
 
