@@ -57,9 +57,12 @@ class Watchdog:
             self._stop.set()
             self._thread.join()
 
-    def at(self, phase: str, chunk: int, armed: bool = True) -> None:
-        """The run got here. Unarmed phases (compiling, a final evaluation) may take any time."""
-        changed = phase != self._phase or time.monotonic() - self._written > FRESH_SECONDS
+    def at(self, phase: str, chunk: int, armed: bool = True, often: bool = False) -> None:
+        """The run got here. Unarmed phases (compiling, a final evaluation) may take any time.
+
+        Phases that come and go many times a second are told `often`: they do not cost a file each.
+        """
+        changed = (phase != self._phase and not often) or time.monotonic() - self._written > FRESH_SECONDS
         self._phase, self._chunk, self._armed = phase, chunk, armed
         self._progress = time.monotonic()
         if self._thread is not None and changed:

@@ -157,7 +157,7 @@ class Actor:
     def wait(self, phase: str) -> None:
         """Only the beginning of waiting is progress: standing still for too long ends the job."""
         if not self.patience.waiting:
-            self.watchdog.at(phase, self.state.sequence)
+            self.watchdog.at(phase, self.state.sequence, often=True)
             self._waiting_since = time.perf_counter()
         self.patience.pause()
 
@@ -168,7 +168,7 @@ class Actor:
 
     def act(self) -> None:
         began = time.perf_counter()
-        self.watchdog.at("acting", self.state.sequence, armed=self._compiled)
+        self.watchdog.at("acting", self.state.sequence, armed=self._compiled, often=True)
         self._compiled = True
         version, params = self.policies.current
         rollout, ended, trajectory, priority = self.acting.unroll(params, self.state.rollout)

@@ -148,7 +148,9 @@ class Mailbox:
             if message is None:
                 if not self.patience.waiting:
                     begun = any(self._received.values())  # actors may have to compile first
-                    self.watchdog.at(f"waiting for unrolls of {self._names()}", version, armed=begun)
+                    self.watchdog.at(
+                        f"waiting for unrolls of {self._names()}", version, armed=begun, often=True
+                    )
                 self.patience.pause()
                 continue
             self.patience.again()
@@ -161,7 +163,7 @@ class Mailbox:
                 self.dropped += 1
             else:
                 found.append(message)
-        self.watchdog.at("learning", version)
+        self.watchdog.at("learning", version, often=True)
         return found
 
     def _names(self) -> str:
