@@ -6,17 +6,22 @@
 --resume is added, so that each start continues from the newest good checkpoint, and the end is the same, bit
 for bit, as if nothing had happened. When the job breaks, the ranks that broke are named. A job that finished,
 one stopped by a signal after saving (exit code 75) and a mistake in the input (2) are not started again.
-Needs no package but Python itself, so that it works on login nodes.
+Each rank runs under a guard (this script with --guard), which says when its process is killed: MPICH's
+mpiexec ends the others then, and names any of them. Needs no package but Python itself, so that it works on
+login nodes.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import os
 import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +31,7 @@ FINAL = {0: "finished", 2: "wrong input", 75: "stopped by a signal after saving"
 # how launchers speak of a process that died: MPICH's mpiexec by PID, Open MPI's and srun by rank
 BY_PID = re.compile(r"PID (\d+) RUNNING AT (\S+)")
 BY_ITSELF = re.compile(r"watchdog of rank \d+ [^;\n]*|rank \d+ of \d+ failed|error: rank \d+ of \d+: .*")
+BY_GUARD = re.compile(r"guard: process (\d+) on (\S+) died by signal \d+ at ([\d.]+)")
 BY_RANK = re.compile(r"process rank (\d+) with PID|task (\d+): (?:Killed|Exited|Aborted)")
 
 
@@ -48,7 +54,8 @@ def blame(output: str, run_dir: Path) -> list[str]:
         return list(dict.fromkeys(said))
     known = ranks_by_pid(run_dir)
     sentences = []
-    for pid, host in dict.fromkeys(BY_PID.findall(output)):
+    guarded = sorted(BY_GUARD.findall(output), key=lambda found: float(found[2]))[:1]  # then others are ended
+    for pid, host in [found[:2] for found in guarded] or dict.fromkeys(BY_PID.findall(output)):
         record = known.get(pid)
         who = f"rank {record['rank']}" if record else "a rank that had not begun"
         when = f" while {record['phase']}, chunk {record['chunk']}" if record else ""
@@ -56,6 +63,27 @@ def blame(output: str, run_dir: Path) -> list[str]:
     for match in BY_RANK.finditer(output):
         sentences.append(f"rank {match[1] or match[2]} died")
     return list(dict.fromkeys(sentences))
+
+
+def guard(command: list[str]) -> int:
+    """Run a rank's process, pass signals on, and say if it is killed."""
+    pid = os.fork()
+    if pid == 0:
+        if sys.platform == "linux":  # whatever ends the guard ends the process too
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        os.execvp(command[0], command)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    _, status = os.waitpid(pid, 0)
+    if not os.WIFSIGNALED(status):
+        return os.WEXITSTATUS(status)
+    number = os.WTERMSIG(status)
+    what = f"guard: process {pid} on {socket.gethostname()} died by signal {number} at {time.time():.6f}"
+    print(what, file=sys.stderr, flush=True)
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)  # the launcher sees what it would see without a guard
+    return 1
 
 
 def run_once(command: list[str], run_dir: Path) -> tuple[int, list[str]]:
@@ -99,13 +127,17 @@ def main() -> int:
     parser.add_argument("--launcher", help="instead of mpiexec -n N")
     parser.add_argument("--restarts", type=int, default=3, help="how often to start again (default: 3)")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds before a new start (default: 1)")
+    parser.add_argument("--guard", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="jaxrl-hpc train …")
     args = parser.parse_args()
     if not args.command:
         parser.error("say what to start, such as: jaxrl-hpc train CONFIG --run-dir DIR")
+    if args.guard:
+        return guard(args.command)
     run_dir = run_dir_of(args.command)
     launcher = shlex.split(args.launcher) if args.launcher else [find_mpiexec(), "-n", str(args.n)]
-    command = [*launcher, *args.command, *([] if "--resume" in args.command else ["--resume"])]
+    guarded = [sys.executable, str(Path(__file__).resolve()), "--guard", *args.command]
+    command = [*launcher, *guarded, *([] if "--resume" in args.command else ["--resume"])]
     for attempt in range(args.restarts + 1):
         status, reasons = run_once(command, run_dir)
         if status in FINAL:

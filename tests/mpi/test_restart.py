@@ -2,7 +2,11 @@
 
 import importlib.util
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -36,11 +40,53 @@ def run_dir(tmp_path):
             ["watchdog of rank 0 (training, chunk 8): rank 1 has not been heard of for 4 s"],
         ),
         ("rank 1 of 4 failed and ends the job:\nTraceback…\n" + MPICH, ["rank 1 of 4 failed"]),
+        (  # the guard that spoke first knows; the launcher names any of those that it ended then
+            "guard: process 77 on node8 died by signal 9 at 12.5\n"
+            "guard: process 4242 on node7 died by signal 9 at 12.25\n" + MPICH.replace("4242", "78"),
+            ["rank 3 (process 4242 on node7) died while training, chunk 12"],
+        ),
         ("nothing of use", []),
     ],
 )
 def test_who_broke(run_dir, output, expected):
     assert mpi_restart.blame(output, run_dir) == expected
+
+
+GUARD = [sys.executable, str(ROOT / "scripts" / "mpi_restart.py"), "--guard", sys.executable, "-c"]
+
+
+@pytest.mark.parametrize("code, status", [("raise SystemExit(75)", 75), ("pass", 0)])
+def test_a_guard_ends_as_its_process_does(code, status):
+    done = subprocess.run([*GUARD, code], capture_output=True, text=True, check=False)
+    assert done.returncode == status and "guard:" not in done.stderr
+
+
+def test_a_guard_tells_of_a_killed_process_and_dies_alike():
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    done = subprocess.run([*GUARD, code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert mpi_restart.BY_GUARD.search(done.stderr), done.stderr
+
+
+def test_a_guard_passes_signals_on_and_takes_its_process_with_it():
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('told', flush=True))\n"
+        "print(os.getpid(), flush=True)\n"
+        "while True: time.sleep(0.05)\n"
+    )
+    process = subprocess.Popen([*GUARD, code], stdout=subprocess.PIPE, text=True)
+    pid = int(process.stdout.readline())
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout.readline() == "told\n"
+    process.kill()
+    assert process.stdout.read() == "", "its process has gone too: nobody holds the pipe"
+    process.wait()
+    process.stdout.close()
+    with pytest.raises(ProcessLookupError):
+        while True:  # until it is reaped
+            os.kill(pid, 0)
+            time.sleep(0.01)
 
 
 def started(monkeypatch, tmp_path, statuses):
