@@ -66,29 +66,64 @@ def _select(last: Array, fresh: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda f, o: jnp.where(last.reshape(-1, *([1] * (o.ndim - 1))), f, o), fresh, old)
 
 
+class Choice(NamedTuple):
+    """What an agent does in B copies, and the keys that go with it."""
+
+    action: Array  # [B, …]
+    carry: PyTree  # [B, …] after acting
+    extras: PyTree  # [B, …]
+    key: Array  # [B] of the next step
+    env_key: Array  # [B] of the environments in this step
+
+
+def choose(
+    agent: Agent, actor_params: PyTree, carry: PyTree, obs: PyTree, key: Array, greedy: bool
+) -> Choice:
+    """The first half of a step. Consumes key [B]."""
+    split = jax.vmap(lambda k: jax.random.split(k, 3))(key)
+    next_key, act_key, env_key = split[:, 0], split[:, 1], split[:, 2]
+    action, carry, extras = agent.act(actor_params, carry, obs, act_key, greedy)
+    return Choice(action, carry, extras, next_key, env_key)
+
+
+def conclude(
+    agent: Agent, actor_params: PyTree, ids: Array, obs: PyTree, choice: Choice, step: EnvStep
+) -> tuple[PyTree, Transition]:
+    """The second half, once the environments have stepped -> (carry to act with next, what happened)."""
+    carry = choice.carry
+    transition = build_transition(obs, choice.action, step, choice.extras)
+    if agent.absorb is not None:
+        carry, extras = agent.absorb(actor_params, carry, transition)
+        transition = transition._replace(extras=extras)
+    return _select(transition.last, agent.carry(ids), carry), transition
+
+
 def act_and_step(
     env: Env, agent: Agent, actor_params: PyTree, state: RolloutState, greedy: bool
 ) -> tuple[RolloutState, Transition, EnvStep]:
     """One step of every copy."""
-    split = jax.vmap(lambda k: jax.random.split(k, 3))(state.key)
-    next_key, act_key, env_key = split[:, 0], split[:, 1], split[:, 2]
-    action, carry, extras = agent.act(actor_params, state.carry, state.obs, act_key, greedy)
-    env_state, step = env.step(env_key, state.env, action)
-    transition = build_transition(state.obs, action, step, extras)
-    if agent.absorb is not None:
-        carry, extras = agent.absorb(actor_params, carry, transition)
-        transition = transition._replace(extras=extras)
-    carry = _select(transition.last, agent.carry(state.ids), carry)
+    choice = choose(agent, actor_params, state.carry, state.obs, state.key, greedy)
+    env_state, step = env.step(choice.env_key, state.env, choice.action)
+    carry, transition = conclude(agent, actor_params, state.ids, state.obs, choice, step)
     new = RolloutState(
         env_state,
         step.obs,
         carry,
-        next_key,
+        choice.key,
         state.ids,
         state.returns + step.reward,
         state.length + 1.0,
     )
     return new, transition, step
+
+
+def count_ended(
+    transition: Transition, step: EnvStep, returns: Array, length: Array
+) -> tuple[Array, Episodes]:
+    """Which episodes ended [B] float32, and sums over those that count; `returns` include the step."""
+    done = transition.last.astype(jnp.float32)
+    whole = done * (1.0 - step.info["dropped"]) if "dropped" in step.info else done
+    return done, Episodes(whole.sum(), (whole * returns).sum(), (whole * length).sum())
 
 
 def unroll(
@@ -98,9 +133,7 @@ def unroll(
 
     def one(state: RolloutState, _: None):
         state, transition, step = act_and_step(env, agent, actor_params, state, greedy=False)
-        done = transition.last.astype(jnp.float32)
-        whole = done * (1.0 - step.info["dropped"]) if "dropped" in step.info else done
-        ended = Episodes(whole.sum(), (whole * state.returns).sum(), (whole * state.length).sum())
+        done, ended = count_ended(transition, step, state.returns, state.length)
         state = state._replace(returns=state.returns * (1 - done), length=state.length * (1 - done))
         return state, (transition, ended)
 
