@@ -64,7 +64,8 @@ def test_the_self_test_tells_right_from_wrong_and_from_endless(quick):
         not found["wrong"]["works"]
         and "rank 2: RuntimeError: atomic additions gave" in found["wrong"]["text"]
     )
-    assert not found["endless"]["works"] and "Stalled: rank 0 waited" in found["endless"]["text"]
+    assert not found["endless"]["works"]
+    assert "Stalled: rank 0 waited" in (text := found["endless"]["text"]) or "no end within" in text
 
 
 def hosts_can_be_made():
