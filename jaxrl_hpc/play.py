@@ -66,7 +66,7 @@ def play_run(
 def _drawable() -> str:
     from jaxrl_hpc.envs import drawing, exabooster
 
-    names = [*drawing.CLASSIC, "the MinAtar games", *exabooster.NAMES]
+    names = [*drawing.CLASSIC, "the MinAtar and Atari games", *exabooster.NAMES]
     return f"there are pictures of {', '.join(names)}"
 
 

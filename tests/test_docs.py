@@ -51,6 +51,11 @@ def test_every_result_is_in_the_index():
     assert not missing, "run python scripts/studies/index.py"
 
 
+def test_environments_page_lists_what_a_config_can_name():
+    page = (DOCS / "environments.md").read_text()
+    assert study("environments").with_table(page) == page, "run python scripts/studies/environments.py"
+
+
 def test_performance_page_is_made_from_its_data():
     performance = study("performance")
     files = {kind: performance.data_file(kind) for kind in performance.KINDS}

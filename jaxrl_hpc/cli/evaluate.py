@@ -20,12 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from jaxrl_hpc.comm.ranks import world
+    from jaxrl_hpc.envs.outside import mpi_ranks
     from jaxrl_hpc.errors import UserError
     from jaxrl_hpc.evaluation import evaluate_run
 
     if args.episodes < 1:
         raise UserError(f"--episodes: should be at least 1 (it is {args.episodes})")
-    result = evaluate_run(args.run_dir, args.episodes, args.seed, args.overrides)
+    ranks = world()
+    if ranks.size > 1 and not ranks.first:
+        mpi_ranks.serve()  # only an environment that is a parallel program needs more than one rank
+        return 0
+    with ranks.guard():
+        result = evaluate_run(args.run_dir, args.episodes, args.seed, args.overrides)
+        mpi_ranks.stop()
     if args.json:
         print(json.dumps(result))
         return 0

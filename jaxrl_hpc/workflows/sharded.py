@@ -60,6 +60,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         )
     ranks = world()
     layout = make_layout(config.shards, config.devices, ranks)
+    check_outside(env, config, len(layout.devices))
     settings = Settings(
         shards=config.shards,
         copies=config.num_envs // config.shards,
@@ -87,6 +88,22 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         pure=False,
         programs=programs,
     )
+
+
+def check_outside(env: Env, config: Config, devices: int) -> None:
+    """Outside simulators belong to a process, and are called once for all its copies."""
+    if not env.external:
+        return
+    if devices > 1 or config.deterministic:
+        raise UserError(
+            f"workflow: env {env.spec.name!r} runs outside of the program and is called for all copies of a "
+            "process at once: set workflow.devices=1 and workflow.deterministic=false"
+        )
+    if not env.host.divisible:
+        raise UserError(
+            f"env.interface: {env.spec.name} cannot be divided into shards by envpool's XLA interface; "
+            "set env.interface=callback"
+        )
 
 
 def learner_of(state: State) -> LearnerState:

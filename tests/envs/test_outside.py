@@ -11,6 +11,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from jaxrl_hpc import train
+from jaxrl_hpc.build import build
 from jaxrl_hpc.envs import dotted
 from jaxrl_hpc.envs.outside import gymnasium_env
 from jaxrl_hpc.envs.outside.bridge import OutsideState, seeds_of
@@ -229,6 +230,23 @@ OUTSIDE = {"env": {"name": "gymnasium", "id": "CartPole-v1"}}
 def test_one_seed_per_process(tmp_path):
     with pytest.raises(UserError, match=r"run.seeds: env 'gymnasium/CartPole-v1' .* one seed per process"):
         train.train(small.config(**OUTSIDE, run={"seeds": 2}), tmp_path / "run")
+
+
+def test_shards_share_a_simulator_and_what_cannot_is_refused():
+    flow = {"name": "sharded", "num_envs": 4, "shards": 2}
+    config = small.config(
+        **OUTSIDE, workflow=flow, replay={"name": "uniform", "capacity": 256, "min_size": 16}
+    )
+    parts = build(config)
+    fleet = train.make_fleet(config, parts, train.lanes_of(config))
+    fleet.initialise()
+    (metrics,) = fleet.per_lane(fleet.step(5))
+    assert np.isfinite(metrics["loss"])
+    assert {alive.copies for alive in parts.env.host.alive.values()} == {4}
+    with pytest.raises(UserError, match=r"set workflow.devices=1 and workflow.deterministic=false"):
+        build(small.config(**OUTSIDE, workflow={**flow, "deterministic": True}))
+    with pytest.raises(UserError, match=r"env.interface: LunarLander-v3 .* set env.interface=callback"):
+        build(small.config(env={"name": "LunarLander-v3"}, workflow=flow))
 
 
 def test_train_stop_and_resume(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_hpc.envs.drawing import classic, grids
+from jaxrl_hpc.envs.drawing import classic, grids, simulators
 
 Drawer = Callable[[Any, np.ndarray], None]
 
@@ -20,9 +20,12 @@ CLASSIC: dict[str, Drawer] = {
     "Acrobot-v1": classic.acrobot,
     "MountainCar-v0": classic.mountain_car,
     "MountainCarContinuous-v0": classic.mountain_car,
+    "LunarLander-v3": simulators.lander,
+    "LunarLanderContinuous-v3": simulators.lander,
 }
 
 
 def find(name: str) -> Drawer | None:
     """How an environment is drawn; None if there is no picture of it."""
-    return grids.minatar if name.endswith("-MinAtar") else CLASSIC.get(name)
+    kinds = {"-MinAtar": grids.minatar, "-Atari": simulators.atari}
+    return next((draw for ending, draw in kinds.items() if name.endswith(ending)), CLASSIC.get(name))

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from jaxrl_hpc.envs import drawing
 from jaxrl_hpc.envs.outside.bridge import env_of
 from jaxrl_hpc.envs.outside.envpool_simulator import Pool, PoolTask
 from jaxrl_hpc.envs.outside.envpool_xla import PoolHost, env_of_pool
@@ -59,7 +60,8 @@ def _assembled(config: PoolConfig, spec: EnvSpec, learning: PoolTask, scoring: P
     else:
         training = env_of(Host(spec, lambda copies: Pool(learning, spec, copies), config))
     evaluating = env_of(Host(spec, lambda copies: Pool(scoring, spec, copies), config, keep=1))
-    return training._replace(for_evaluation=evaluating)
+    draw = drawing.find(spec.name)
+    return training._replace(draw=draw, for_evaluation=evaluating._replace(draw=draw))
 
 
 def make_lander(config: LanderConfig) -> Env:

@@ -1,0 +1,28 @@
+"""A policy trained on the jittable CartPole gets the same score in Gymnasium's own, through the bridge."""
+
+import numpy as np
+
+from jaxrl_hpc.evaluation import evaluate_run, load_run
+from jaxrl_hpc.train import train
+from tests import small
+
+EPISODES = 200
+
+
+def returns(folder, overrides=()):
+    _, fleet = load_run(folder, EPISODES, overrides)
+    fleet.compile(training=False)
+    (lane,) = fleet.evaluate_many(EPISODES, -2)
+    return np.asarray(lane.returns)
+
+
+def test_cartpole_here_and_in_gymnasium(tmp_path):
+    """Half trained, so that falls are common and a difference would show: means within three deviations."""
+    config = small.config(run={"total_env_steps": 8000, "eval_every": 0}, replay={"capacity": 8192})
+    assert train(config, tmp_path / "run", say=lambda _: None).finished
+    outside = ["env.name=gymnasium", "env.id=CartPole-v1"]
+    here, there = returns(tmp_path / "run"), returns(tmp_path / "run", outside)
+    assert here.std() > 1 and (here < 500).any()
+    error = np.sqrt(here.var() / EPISODES + there.var() / EPISODES)
+    assert abs(here.mean() - there.mean()) < 3 * error
+    assert evaluate_run(tmp_path / "run", 8, overrides=outside)["env"] == "gymnasium/CartPole-v1"
