@@ -74,7 +74,11 @@ VTRACE = [
     Entry("vtrace", "workflows/cartpole_a3c", 1, 4, None, ("agent.vtrace=true", *OLD)),
     Entry("no correction", "workflows/cartpole_a3c", 1, 4, None, ("agent.vtrace=false", *OLD)),
 ]
-ENTRIES = {entry.name: entry for entry in [*agents(), *VTRACE]}
+ATARI = [  # one seed each: how fast it goes, and that it begins to learn
+    Entry("impala Breakout", "workflows/atari_breakout_impala", 1, 2, None),
+    Entry("apex Breakout", "workflows/atari_breakout_apex", 1, 2, None),
+]
+ENTRIES = {entry.name: entry for entry in [*agents(), *VTRACE, *ATARI]}
 
 
 def folder_of(entry: Entry, seed: int) -> Path:
@@ -83,7 +87,7 @@ def folder_of(entry: Entry, seed: int) -> Path:
 
 def work(entry: Entry, seeds: int) -> int:
     """All ranks of a job: seed after seed."""
-    for seed in range(seeds):
+    for seed in range(1 if entry in ATARI else seeds):
         settings = (f"run.seed={seed}", "run.tensorboard=false", *entry.overrides)
         outcome = train(configs.load(entry.config, settings), folder_of(entry, seed), resume=True)
         if not outcome.finished:
@@ -207,7 +211,8 @@ def vtrace_figure(found: dict[str, list[RunData]]) -> Figure:
 def write_page() -> None:
     found = {name: runs for name, entry in ENTRIES.items() if (runs := finished(entry))}
     vtrace = {entry.name: found[entry.name] for entry in VTRACE if entry.name in found}
-    plain = {name: runs for name, runs in found.items() if name not in vtrace}
+    atari = {entry.name: found[entry.name] for entry in ATARI if entry.name in found}
+    plain = {name: runs for name, runs in found.items() if name not in vtrace | atari}
     lines = [
         "# Asynchronous agents",
         "",
@@ -242,6 +247,23 @@ def write_page() -> None:
             "",
             *HEAD,
             *(row(ENTRIES[name], runs) for name, runs in vtrace.items()),
+            "",
+        ]
+    if atari:
+        curves(atari).savefig(RESULTS / "asynchronous_atari.png", dpi=110)
+        rates = [
+            f"{count(runs[0].summary['env_steps_per_second'])}/s ({name})" for name, runs in atari.items()
+        ]
+        lines += [
+            "## Breakout (ALE)",
+            "",
+            "One seed each of IMPALA and Ape-X on the real game: how fast it goes here, and how it begins. "
+            f"Actions (of four frames) per second: {', '.join(rates)}.",
+            "",
+            "![returns](asynchronous_atari.png)",
+            "",
+            *HEAD,
+            *(row(ENTRIES[name], runs) for name, runs in atari.items()),
             "",
         ]
     missing = [name for name in ENTRIES if name not in found]
