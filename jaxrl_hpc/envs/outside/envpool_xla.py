@@ -83,6 +83,9 @@ class PoolHost(Host):
         rows[again] = fresh
         return rows
 
+    def forget(self) -> None:
+        """Nothing: tickets are those of this process, and the pools are part of its programs."""
+
     def close(self) -> None:
         while self.pools:
             self.pools.popitem()[1].pool.close()

@@ -175,11 +175,16 @@ class Host:
 
     def resume(self, counts: dict[str, int]) -> str:
         """Goes on counting from a checkpoint; what to tell the user."""
+        self.forget()
         self.dropped, self.restarted = counts["dropped_episodes"], counts["restarted_episodes"]
         return (
             f"env {self.spec.name!r} runs outside of the program, so that no checkpoint has it: it is made "
             "anew, and the episodes that were under way are cut, counted (restarted_episodes) and begin again"
         )
+
+    def forget(self) -> None:
+        """No simulator is that of a checkpoint, though compiling may have made one with the same ticket."""
+        self.close()
 
     def close(self) -> None:
         while self.alive:
@@ -192,8 +197,9 @@ def hosts_of(env: Env) -> list[Any]:
 
 
 def outside_counts(env: Env) -> dict[str, int]:
-    """Episodes of outside simulators that were given up; nothing for other environments."""
-    return env.host.counts() if env.host is not None else {}
+    """Episodes of outside simulators that were given up, also in evaluations; nothing for others."""
+    every = [host.counts() for host in hosts_of(env)]
+    return {name: sum(counts[name] for counts in every) for name in every[0]} if every else {}
 
 
 @contextlib.contextmanager
