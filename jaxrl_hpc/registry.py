@@ -16,6 +16,7 @@ from jaxrl_hpc.schema import Schema
 from jaxrl_hpc.workflows import (
     asynchronous,
     central_inference,
+    dyna,
     fused,
     parameter_server,
     rma,
@@ -52,6 +53,7 @@ REPLAYS: dict[str, Component] = {
 WORKFLOWS: dict[str, Component] = {
     "async": _component(asynchronous),
     "central_inference": _component(central_inference),
+    "dyna": _component(dyna),
     "fused": _component(fused),
     "parameter_server": _component(parameter_server),
     "rma": _component(rma),

@@ -122,17 +122,18 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         """Simulated batches, then the real one, whose priorities the replay gets."""
         sweep_key, imagine_key = jax.random.split(key)
         real = batch.data._replace(extras=())
+        count = real.reward.shape[1]  # batch_size, or a learner's part of it
         obs, action = sweep(state, real.obs[0], sweep_key)
-        rows = config.planning_updates * config.batch_size
+        rows = config.planning_updates * count
         windows = imagine(
             state, obs.reshape(rows, state_size), action.reshape(rows), imagine_key, config.n_step
         )
-        shape = (config.n_step, config.planning_updates, config.batch_size)
+        shape = (config.n_step, config.planning_updates, count)
         simulated = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(*shape, *x.shape[2:]), 0, 1), windows)
         data = jax.tree.map(lambda s, r: jnp.concatenate([s, r[None].astype(s.dtype)]), simulated, real)
         trusted = (state.aux.error < state.hypers["model_tolerance"]).astype(jnp.float32)
-        weight = jnp.full((config.planning_updates, config.batch_size), trusted)
-        index = jnp.broadcast_to(batch.index, (updates_per_batch, config.batch_size))
+        weight = jnp.full((config.planning_updates, count), trusted)
+        index = jnp.broadcast_to(batch.index, (updates_per_batch, count))
         return Batch(data, jnp.concatenate([weight, batch.weight[None]]), index)
 
     def is_real(step: Array) -> Array:

@@ -53,6 +53,7 @@ class Line:
         self.server = roles.learner_of(roles.number)
         self._sent: list[tuple[Any, np.ndarray]] = []
         self.lost = 0
+        self._ended = False  # the server sends nothing more
 
     def send(self, tag: int, packing: Packing, tree: Any) -> None:
         letter = packing.empty()
@@ -66,15 +67,15 @@ class Line:
         letter = aligned(self._status.Get_count(self._mpi.BYTE))
         tag = self._status.Get_tag()
         self.comm.Recv(letter, source=self.server, tag=tag)
+        self._ended = self._ended or tag == END
         return tag, letter
 
     def close(self) -> None:
         """Nothing follows; what the server sent before it knew that is thrown away."""
-        nothing, ended, patience = np.zeros(0, np.uint8), False, Patience()
+        nothing, patience = np.zeros(0, np.uint8), Patience()
         self._sent.append((self.comm.Isend(nothing, dest=self.server, tag=END), nothing))
-        while not (ended and all(request.Test() for request, _ in self._sent)):
-            found = self.receive()
-            ended = ended or (found is not None and found[0] == END)
+        while not (self._ended and all(request.Test() for request, _ in self._sent)):
+            self.receive()
             patience.pause()
 
 
