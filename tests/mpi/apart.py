@@ -4,7 +4,7 @@ python -m tests.mpi.apart FOLDER CASE…
 
 A case is NAME or NAME:key=value;key=value, where keys are dotted config keys; see CASES. `+` before a name
 resumes the run that the case of this name left in FOLDER. Hooks stand in for what happens to real jobs:
-`@signal=RANK:UNROLL` sends SIGUSR1 to a rank at an unroll, `@slow=ACTOR:SECONDS` makes its unrolls slow,
+`@signal=RANK:UNROLL` sends SIGUSR1 to a rank at an unroll or later, `@slow=ACTOR:SECONDS` makes its unrolls slow,
 `@hang=ACTOR:UNROLL` lets an unroll never end, `@windows=REASON` makes the self-test of one-sided memory fail.
 """
 
@@ -71,13 +71,14 @@ def hooks(texts: list[str]) -> None:
     plain = acting.Actor.__dict__.get("_plain", acting.Actor.act)
     acting.Actor._plain = plain  # type: ignore[attr-defined]
     told = dict(text[1:].split("=") for text in texts)
+    sent = []
     failing = Verdict(False, False, told.get("windows", ""))
     wiring.examine = (lambda _: failing) if failing.text else examine
 
     def act(self: acting.Actor) -> None:
         rank, number = (told.get("signal") or "-1:0").split(":")
-        if self.roles.rank == int(rank) and self.state.sequence == int(number):
-            os.kill(os.getpid(), signal.SIGUSR1)
+        if self.roles.rank == int(rank) and self.state.sequence >= int(number) and not sent:
+            sent.append(os.kill(os.getpid(), signal.SIGUSR1))
         actor, seconds = (told.get("slow") or "-1:0").split(":")
         if self.roles.number == int(actor):
             time.sleep(float(seconds))  # a slow simulator
