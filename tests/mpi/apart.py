@@ -4,7 +4,7 @@ python -m tests.mpi.apart FOLDER CASE…
 
 A case is NAME or NAME:key=value;key=value, where keys are dotted config keys; see CASES. `+` before a name
 resumes the run that the case of this name left in FOLDER. Hooks stand in for what happens to real jobs:
-`@signal=RANK:UNROLL` sends SIGUSR1 to a rank at an unroll or later, `@slow=ACTOR:SECONDS` makes its unrolls slow,
+`@signal=RANK:UNROLL` sends SIGUSR1 to a rank at or after an unroll, `@slow=ACTOR:SECONDS` makes unrolls slow,
 `@hang=ACTOR:UNROLL` lets an unroll never end, `@windows=REASON` makes the self-test of one-sided memory fail.
 """
 
