@@ -31,19 +31,22 @@ class Policies:
 
     def __init__(self, acting: Acting, lag: int) -> None:
         self._acting, self._lag = acting, lag
-        self._known: deque[tuple[int, PyTree]] = deque()
+        self._known: deque[tuple[int, np.ndarray]] = deque()  # packed: most are never acted with
+        self._used: tuple[np.ndarray, PyTree] | None = None  # packed and as arrays
         self.newest = -1
 
     def add(self, version: int, buffer: np.ndarray) -> None:
-        params = jax.tree.map(jax.numpy.array, self._acting.params.unpack(buffer))  # the buffer is not ours
-        self._known.append((version, params))
+        self._known.append((version, buffer.copy()))  # the transport will use its own again
         self.newest = version
         while len(self._known) > 1 and self._known[1][0] <= version - self._lag:
             self._known.popleft()
 
     @property
     def current(self) -> tuple[int, PyTree]:
-        return self._known[0]
+        version, buffer = self._known[0]
+        if self._used is None or self._used[0] is not buffer:
+            self._used = buffer, jax.tree.map(jax.numpy.array, self._acting.params.unpack(buffer))
+        return version, self._used[1]
 
 
 class Actor:
@@ -135,6 +138,9 @@ class Actor:
     def prepared(self) -> bool:
         """Whether there is room for the next unroll and its parameters are here; pauses if not."""
         sequence = self.state.sequence
+        found = None if self.replayed else self.channel.newest()  # at once: the next version can come then
+        if found is not None:
+            self.policies.add(*found)
         if not self.channel.room():
             self.wait(f"waiting for rank {self.learner} to take its unrolls")
             return False
@@ -144,9 +150,6 @@ class Actor:
                 self.asked_for = sequence
             good = self.ready_for == sequence
         else:
-            found = self.channel.newest()
-            if found is not None:
-                self.policies.add(*found)
             good = self.policies.newest >= (sequence if self.lockstep else 0)
         if good:
             self.go_on()
