@@ -57,6 +57,7 @@ def test_one_worker_is_the_fused_workflow(tmp_path, case, changes):
     np.testing.assert_allclose(alone, fused, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_recorded_order_is_repeated_bit_for_bit(two):
     first, again = two["a2c-lock"], two["a2c-again"]
     assert first["summary"]["params_sha256"] == again["summary"]["params_sha256"]

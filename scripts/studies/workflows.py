@@ -1,0 +1,202 @@
+"""Every way to share work, on the same agent and environments whose steps take time.
+
+    python scripts/studies/workflows.py                 run what is missing, then write the page
+    python scripts/studies/workflows.py --only speed    one group of runs
+    python scripts/studies/workflows.py --page          only write the page
+
+Groups: `speed` (short runs, throughput, idle times, lag), `solve` (whole runs until CartPole or ExaBooster is
+solved). Runs of one number of ranks are one job, one after the other; finished ones are skipped, broken ones
+resumed. Runs go to runs/studies/workflows/<group>/<case>; what the page needs of them is kept in
+docs/data/workflows.json. The page is docs/results/workflows.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.bench.interleave import machine_facts
+from jaxrl_hpc.cli.doctor_checks import find_mpiexec
+from jaxrl_hpc.io.metrics import read_metrics
+from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.train import train
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS, DATA = ROOT / "runs" / "studies" / "workflows", ROOT / "docs" / "data" / "workflows.json"
+COPIES, LENGTH = 8, 16  # of an actor, of an unroll
+SLEEP = 0.002  # seconds of a step of all copies
+TARGETS = {"CartPole-v1": ("eval_return", 475.0), "ExaBooster-v0": ("eval_improvement", 1.3)}
+
+
+class Case(NamedTuple):
+    """One run."""
+
+    group: str
+    workflow: str
+    learners: int  # workers of sharded and parameter_server
+    actors: int
+    seed: int = 0
+    env: str = "CartPole-v1"
+    extra: tuple[str, ...] = ()  # settings of the workflow
+    servers: int = 0
+
+    @property
+    def ranks(self) -> int:
+        return self.learners + self.actors + self.servers
+
+    @property
+    def variant(self) -> str:
+        """The workflow and what is special about it."""
+        rules = [word.split("=")[1] for word in self.extra if word.startswith(("rule=", "servers="))]
+        return " ".join([self.workflow, *rules])
+
+    @property
+    def name(self) -> str:
+        shape = f"{self.learners}+{self.actors}" if self.actors else f"{self.learners}"
+        return f"{self.env}_{self.variant.replace(' ', '-')}_{shape}_{self.seed}"
+
+
+def variants(group: str, sizes: tuple[int, ...], seeds: int, env: str) -> list[Case]:
+    """Every workflow on every number of ranks that act."""
+    found = []
+    for seed in range(seeds):
+        for size in sizes:
+            for name in ("async", "rma", "rma_queue", "central_inference"):
+                found.append(Case(group, name, 1, size, seed, env))
+            for rule in ("lock", "hogwild", "accumulate"):
+                found.append(Case(group, "parameter_server", size, 0, seed, env, (f"rule={rule}",)))
+            found.append(Case(group, "parameter_server", size, 0, seed, env, ("rule=server",), 1))
+            found.append(Case(group, "sharded", size, 0, seed, env))
+        for name in ("async", "rma_queue"):
+            found.append(Case(group, name, 2, 4, seed, env))
+    return found
+
+
+def cases() -> list[Case]:
+    return [
+        *variants("speed", (1, 2, 4), 1, "CartPole-v1"),
+        *variants("solve", (1, 2, 4), 5, "CartPole-v1"),
+        *variants("solve", (1, 2, 4), 2, "ExaBooster-v0"),
+    ]
+
+
+def config_of(case: Case) -> configs.Config:
+    """A2C with V-trace everywhere: what differs is how the work is shared."""
+    acting = case.learners if not case.actors else case.actors
+    copies = COPIES * acting if case.workflow == "sharded" else COPIES
+    words = [f"name={case.workflow}", f"num_envs={copies}", f"unroll_length={LENGTH}", *case.extra]
+    if case.workflow == "sharded":
+        words.append(f"shards={case.learners}")
+    steps = 6_400 * (1 + acting) if case.group == "speed" else 300_000
+    run = [
+        f"seed={case.seed}", f"step_seconds={SLEEP}", f"total_env_steps={steps}", "tensorboard=false",
+        f"log_every={1_280 if case.group == 'speed' else 6_400}", "checkpoint_seconds=600.0",
+        f"eval_every={0 if case.group == 'speed' else 19_200}", "final_eval_episodes=16", "eval_episodes=16",
+    ]  # fmt: skip
+    base = "cartpole_a2c" if case.env == "CartPole-v1" else "exabooster_a2c"
+    changes = [f"workflow.{w}" for w in words] + [f"run.{w}" for w in run] + ["agent.vtrace=true"]
+    return configs.load(base, changes)
+
+
+def folder_of(case: Case) -> Path:
+    return RUNS / case.group / case.name
+
+
+def finished(case: Case) -> bool:
+    folder = folder_of(case)
+    return folder.is_dir() and RunDirectory(folder).read_summary() is not None
+
+
+def work(group: str, ranks: int) -> None:
+    """In a job of so many ranks: all of its cases that are missing."""
+    for case in cases():
+        if case.group == group and case.ranks == ranks and not finished(case):
+            print(f"+ {case.group} {case.name}", flush=True)
+            train(config_of(case), folder_of(case), resume=folder_of(case).is_dir(), say=lambda _: None)
+
+
+def launch(group: str, ranks: int) -> None:
+    missing = [case for case in cases() if case.group == group and case.ranks == ranks and not finished(case)]
+    if not missing:
+        return
+    command = [sys.executable, str(Path(__file__)), "--work", group, str(ranks)]
+    if ranks > 1:
+        command = [str(find_mpiexec()), "-n", str(ranks), *command]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"NPROC": "1"}
+    print(f"{group}: {len(missing)} runs of {ranks} rank(s)", flush=True)
+    subprocess.run(command, check=False, cwd=ROOT, env=environment)
+
+
+def facts(case: Case) -> dict[str, Any]:
+    """What the page needs of a run. Speed without its first fifth: programs are compiled and caches cold."""
+    table = read_metrics(folder_of(case)).to_pylist()
+    rows = [row for row in table if row["kind"] == "train"]
+    late = rows[max(1, len(rows) // 5) :]
+    first, last = rows[max(1, len(rows) // 5) - 1], rows[-1]
+    speed = (last["env_steps"] - first["env_steps"]) / (last["wall_seconds"] - first["wall_seconds"])
+
+    def mean(name: str) -> float | None:
+        values = [row[name] for row in late if row.get(name) is not None]
+        return float(np.mean(values)) if values else None
+
+    summary = RunDirectory(folder_of(case)).read_summary() or {}
+    found = case._asdict() | {
+        "variant": case.variant,
+        "ranks": case.ranks,
+        "steps_per_second": speed,
+        **{name: mean(name) for name in ("learner_idle", "actor_idle", "lag_mean")},
+        "lag_max": max((row["lag_max"] for row in late if row.get("lag_max") is not None), default=0),
+        "commit": str(summary.get("commit", ""))[:10],
+        "seconds": summary.get("wall_seconds"),
+    }
+    metric, target = TARGETS[case.env]
+    episodes = 0.0
+    for row in table:
+        episodes += row["episodes"] if row["kind"] == "train" else 0
+        if row["kind"] == "eval" and row.get(metric) is not None and row[metric] >= target:
+            return found | {"solved_seconds": row["wall_seconds"], "solved_episodes": episodes}
+    return found
+
+
+def collect() -> dict[str, Any]:
+    """Facts of all finished runs, beside those that are known already."""
+    known = json.loads(DATA.read_text()) if DATA.exists() else {"runs": {}, "machine": machine_facts()}
+    for case in cases():
+        key = f"{case.group}/{case.name}"
+        if key not in known["runs"] and finished(case):
+            known["runs"][key] = facts(case)
+    DATA.write_text(json.dumps(known, indent=1) + "\n")
+    return known
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=("speed", "solve"), help="one group")
+    parser.add_argument("--ranks", type=int, help="only jobs of so many ranks")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--work", nargs=2, metavar=("GROUP", "RANKS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(options.work[0], int(options.work[1]))
+        return
+    for group in () if options.page else ("speed", "solve"):
+        for ranks in sorted({case.ranks for case in cases() if case.group == group}):
+            if options.only in (None, group) and options.ranks in (None, ranks):
+                launch(group, ranks)
+    from workflows_page import write  # beside this file; draws and fits
+
+    write(collect())
+
+
+if __name__ == "__main__":
+    main()

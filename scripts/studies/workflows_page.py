@@ -1,0 +1,267 @@
+"""Writes docs/results/workflows.md from what workflows.py measured: tables, model, pictures."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.build import build
+from jaxrl_hpc.io.style import MATPLOTLIB, color
+from jaxrl_hpc.io.units import count, duration
+from jaxrl_hpc.machine import available_cores
+from jaxrl_hpc.scaling import measure
+from jaxrl_hpc.scaling.costs import Costs, Outcome, Plan
+from jaxrl_hpc.scaling.flows import simulate
+from jaxrl_hpc.scaling.model import Line, Network
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+FITTED = (1, 2)  # ranks that act in the runs that the model is fitted to; larger ones check it
+MANY = (1, 4, 16, 64, 120, 256, 1_000, 4_000, 10_000)
+NETWORK = Network(2e-6, 12.5e9)
+PUBLISHED = """\
+| published | what | |
+|---|---|---|
+| EXARL 2021 | RMA queue against async, 1 learner, 4 nodes | 25 % less time |
+| EXARL 2021 | RMA queue, 20 learners and 120 actors, against async with one learner | 77 % less time |
+| EXARL 2021 | async with 8 learners and 8 actors against one learner | + 43.4 % throughput |
+| EXARL 2021 | Bellman targets on 4 processes | 3.30 × |
+| A3C (Mnih et al. 2016) | 16 threads against one, time to a score | 24.1 × (1-step Q), 12.5 × (A3C) |
+| concurrent-RL study | lock, Hogwild!, parameter servers on one machine | 4–8 threads best |"""
+
+
+def plan_of(run: dict[str, Any]) -> Plan:
+    rule = next((word.split("=")[1] for word in run["extra"] if word.startswith("rule=")), "lock")
+    return Plan(run["workflow"], run["learners"], run["actors"], in_flight=1, rule=rule)  # type: ignore[arg-type]
+
+
+def base_costs(known: dict[str, Any], sleep: float) -> Costs:
+    """What the pieces cost alone in a process here; measured once and kept with the runs."""
+    if "costs" not in known:
+        words = ["workflow.name=async", "workflow.num_envs=8", "workflow.unroll_length=16"]
+        config = configs.load("cartpole_a2c", words)
+        found = measure.costs_of(config, build(config), NETWORK, 0)
+        known["costs"] = {k: list(v) if isinstance(v, tuple) else v for k, v in found._asdict().items()}
+    plain = {k: Line(*v) if isinstance(v, list) else v for k, v in known["costs"].items()}
+    return Costs(**plain)._replace(sleep=sleep, cores=available_cores())
+
+
+def scaled(costs: Costs, slow: float, handle: float) -> Costs:
+    """All work `slow` times as long (a busy machine), and `handle` seconds of a core per message."""
+    policy = Line(slow * costs.inference.latency, costs.inference.bandwidth / slow)
+    return costs._replace(
+        compute=slow * costs.compute, inference=policy, update=slow * costs.update, handle=handle,
+        copy=Line(handle, costs.copy.bandwidth), reduce=Line(handle, costs.reduce.bandwidth),
+    )  # fmt: skip
+
+
+def error(costs: Costs, runs: list[dict[str, Any]]) -> float:
+    """Squared error of the logarithm of speed."""
+    found = [simulate(costs, plan_of(run), unrolls=200).steps_per_second for run in runs]
+    return float(sum(np.log(f / run["steps_per_second"]) ** 2 for f, run in zip(found, runs, strict=True)))
+
+
+def fit(costs: Costs, runs: list[dict[str, Any]]) -> tuple[float, dict[str, float]]:
+    """One factor for the machine, one message cost per variant, from the small runs."""
+    small = [run for run in runs if acting(run) in FITTED]
+    names = sorted({run["variant"] for run in small})
+    best: tuple[float, float, dict[str, float]] = (np.inf, 1.0, {})
+    for slow in np.geomspace(0.5, 8.0, 9):
+        total, handles = 0.0, {}
+        for name in names:
+            mine = [run for run in small if run["variant"] == name]
+            tried = {h: error(scaled(costs, slow, h), mine) for h in np.geomspace(1e-5, 5e-2, 12)}
+            handles[name] = min(tried, key=lambda h: tried[h])
+            total += tried[handles[name]]
+        if total < best[0]:
+            best = (total, float(slow), {name: float(h) for name, h in handles.items()})
+    return best[1], best[2]
+
+
+def acting(run: dict[str, Any]) -> int:
+    return run["actors"] or run["learners"]
+
+
+def shape(run: dict[str, Any]) -> str:
+    return f"{run['learners']} + {run['actors']}" if run["actors"] else str(run["learners"])
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def speed_table(runs: list[dict[str, Any]], predicted: dict[str, Outcome]) -> list[str]:
+    alone = next((r["steps_per_second"] for r in runs if r["variant"] == "sharded" and r["ranks"] == 1), None)
+    lines = [
+        "| workflow | learners + actors | steps/s | × one process | learners idle | actors idle | lag "
+        "| model | error |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        model = predicted.get(key(run))
+        gain = f"{run['steps_per_second'] / alone:.2f}" if alone else "–"
+        lag = "–" if run["lag_mean"] is None else f"{run['lag_mean']:.1f} (at most {run['lag_max']:.0f})"
+        beside = "– | –"
+        if model:
+            off = model.steps_per_second / run["steps_per_second"] - 1
+            role = (
+                "fitted"
+                if acting(run) in FITTED and run["learners"] * bool(run["actors"]) < 2
+                else "**not fitted**"
+            )
+            beside = f"{model.steps_per_second:,.0f} | {100 * off:+.0f} % {role}"
+        lines.append(
+            f"| {run['variant']} | {shape(run)} | {run['steps_per_second']:,.0f} | {gain} "
+            f"| {percent(run['learner_idle'])} | {percent(run['actor_idle'])} | {lag} | {beside} |"
+        )
+    return lines
+
+
+def key(run: dict[str, Any]) -> str:
+    return f"{run['variant']} {shape(run)}"
+
+
+def many_plan(variant: str, number: int, learners: int = 1) -> Plan:
+    name, *rule = variant.split()
+    if name in ("sharded", "parameter_server"):
+        return Plan(name, number, rule=rule[0] if rule else "lock")  # type: ignore[arg-type]
+    return Plan(name, learners, number, in_flight=1)
+
+
+def extrapolated(costs: dict[str, Costs]) -> dict[str, dict[int, Outcome]]:
+    """A core per rank and a real network; one learner or server, as many acting ranks as said."""
+    found: dict[str, dict[int, Outcome]] = {}
+    for variant, cost in costs.items():
+        apart = cost._replace(cores=0, message=Line(*NETWORK))
+        unrolls = {n: max(200, 3 * n) for n in MANY}
+        found[variant] = {n: simulate(apart, many_plan(variant, n), unrolls[n]) for n in MANY}
+    return found
+
+
+def saturation(curve: dict[int, Outcome]) -> tuple[str, str]:
+    """Where more ranks stop to help, and what is busy there."""
+    most = max(o.steps_per_second for o in curve.values())
+    first = next(n for n, o in curve.items() if o.steps_per_second >= 0.9 * most)
+    if first == max(curve):
+        return f"not by {max(curve):,}", "–"
+    return f"{first:,}", curve[first].bottleneck
+
+
+def far_table(costs: dict[str, Costs], curves: dict[str, dict[int, Outcome]]) -> list[str]:
+    lines = [
+        "| workflow | 120 | 20 learners, 120 actors | 1,000 | 10,000 | saturates at | because of |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for variant, curve in curves.items():
+        where, why = saturation(curve)
+        twenty = "–"
+        if many_plan(variant, 120).actors:
+            apart = costs[variant]._replace(cores=0, message=Line(*NETWORK))
+            twenty = f"{simulate(apart, many_plan(variant, 120, 20), 1200).steps_per_second:,.0f}"
+        cells = [f"{curve[n].steps_per_second:,.0f}" for n in (120, 1_000, 10_000)]
+        lines.append(f"| {variant} | {cells[0]} | {twenty} | {cells[1]} | {cells[2]} | {where} | {why} |")
+    return lines
+
+
+def solve_table(runs: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| env | workflow | ranks | seeds | solved | median time to solve | median episodes to solve |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    grouped = itertools.groupby(
+        sorted(runs, key=lambda r: (r["env"], key(r))), key=lambda r: (r["env"], r["variant"], shape(r))
+    )
+    for (env, variant, ranks), items in grouped:
+        several = list(items)
+        solved = [r for r in several if "solved_seconds" in r]
+        seconds = duration(float(np.median([r["solved_seconds"] for r in solved]))) if solved else "–"
+        episodes = count(float(np.median([r["solved_episodes"] for r in solved]))) if solved else "–"
+        row = (env, variant, ranks, len(several), len(solved), seconds, episodes)
+        lines.append("| " + " | ".join(map(str, row)) + " |")
+    return lines
+
+
+def draw(runs: list[dict[str, Any]], predicted: dict[str, Outcome], curves: dict[str, Any]) -> None:
+    with matplotlib.rc_context(MATPLOTLIB):
+        figure = Figure(figsize=(11.0, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for place, variant in enumerate(sorted({run["variant"] for run in runs})):
+            mine = [r for r in runs if r["variant"] == variant and (r["learners"] == 1 or not r["actors"])]
+            mine.sort(key=acting)
+            sizes = [acting(run) for run in mine]
+            left.plot(sizes, [r["steps_per_second"] for r in mine], "o", color=color(place), label=variant)
+            left.plot(sizes, [predicted[key(r)].steps_per_second for r in mine], "-", color=color(place))
+            speeds = [outcome.steps_per_second for outcome in curves[variant].values()]
+            right.loglog(list(curves[variant]), speeds, "-", color=color(place), label=variant)
+        left.set_xlabel("Ranks that act")
+        left.set_ylabel("Environment steps per second")
+        left.set_title("Measured (points) and model (lines)")
+        right.set_xlabel("Ranks that act")
+        right.set_title("Model with a core per rank, not measured")
+        right.legend(fontsize=7)
+        figure.savefig(RESULTS / "workflows.png", dpi=110)
+
+
+def write(known: dict[str, Any]) -> None:
+    """The page; costs that had to be measured for it are added to `known`."""
+    runs = [run for run in known["runs"].values() if run["group"] == "speed"]
+    solving = [run for run in known["runs"].values() if run["group"] == "solve"]
+    facts = known["machine"]
+    lines = [
+        "# Ways to share work, compared",
+        "",
+        "The same agent (A2C with V-trace, 8 copies per rank that acts, unrolls of 16 steps) in every "
+        "workflow, with environment steps that sleep for 2 ms: acting overlaps with learning although "
+        f"{facts['cores']} cores are shared by all ranks. Made by `python scripts/studies/workflows.py`.",
+        "",
+        f"Measured on {facts['cores']} cores with a load of {facts['load']:.1f} at the beginning, most of it "
+        "from other work: differences of less than a factor of two mean little.",
+        "",
+    ]
+    if runs:
+        costs = base_costs(known, 0.002)
+        slow, handles = fit(costs, runs)
+        runs = [run for run in runs if run["variant"] in handles]
+        fitted = {name: scaled(costs, slow, handle) for name, handle in handles.items()}
+        predicted = {key(run): simulate(fitted[run["variant"]], plan_of(run)) for run in runs}
+        curves = extrapolated(fitted)
+        draw(runs, predicted, curves)
+        checked = [
+            abs(predicted[key(r)].steps_per_second / r["steps_per_second"] - 1)
+            for r in runs
+            if acting(r) not in FITTED
+        ]
+        lines += ["![speed](workflows.png)", "", "## Speed", "", *speed_table(runs, predicted), ""]
+        lines += [
+            "The model ([the simulation](../workflows.md#a-model-of-all-of-them)) has the measured costs of "
+            f"acting and learning, all {slow:.2f} times as long as in a process alone, and a cost per "
+            f"message fitted to the runs with {' and '.join(map(str, FITTED))} acting ranks each. "
+            + (
+                f"On {len(checked)} runs that it was not fitted to its median error is "
+                f"{100 * float(np.median(checked)):.0f} %, the largest {100 * max(checked):.0f} %."
+                if checked
+                else "Runs to check it against are missing."
+            ),
+            "",
+            "## Where each saturates, by the model",
+            "",
+            "Steps per second with a core per rank and a network of 2 µs and 12.5 GB/s, by ranks that act; "
+            "one learner unless said otherwise.",
+            "",
+            *far_table(fitted, curves),
+            "",
+        ]
+    if solving:
+        lines += ["## Time to solve", "", *solve_table(solving), ""]
+    else:
+        lines += ["Time and episodes to solve: not run yet (`--only solve`).", ""]
+    lines += ["## Beside published numbers", "", PUBLISHED, ""]
+    commits = sorted({run["commit"] for run in known["runs"].values() if run["commit"]})
+    lines += [f"Commits of the runs: {', '.join(f'`{c}`' for c in commits)}."]
+    (RESULTS / "workflows.md").write_text("\n".join(lines) + "\n")
+    print(f"wrote {RESULTS / 'workflows.md'}")
