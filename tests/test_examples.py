@@ -48,10 +48,11 @@ def test_a_gymnax_environment_by_its_dotted_path(monkeypatch):
 
 
 def test_a_gymnasium_environment_by_its_dotted_path_learns(monkeypatch, tmp_path):
-    """The middle of the heater's range is 5 degrees off on average, over 96 steps about -480."""
+    """A heater at half power is 5 degrees off on average, over 96 steps about -480."""
     monkeypatch.chdir(ROOT / "docs" / "examples")
-    summary = train(configs.load("thermostat.yaml"), tmp_path / "run", say=lambda _: None).summary
-    assert summary["env"] == "thermostat:Thermostat" and summary["eval_return_iqm"] > -150
+    config = configs.load("thermostat.yaml", ["run.total_env_steps=30_720"])
+    summary = train(config, tmp_path / "run", say=lambda _: None).summary
+    assert summary["env"] == "thermostat:Thermostat" and summary["eval_return_iqm"] > -200
 
 
 def test_contributing_names_every_example_and_no_other_file():

@@ -18,11 +18,15 @@ def returns(folder, overrides=()):
 
 def test_cartpole_here_and_in_gymnasium(tmp_path):
     """Half trained, so that falls are common and a difference would show: means within three deviations."""
-    config = small.config(run={"total_env_steps": 8000, "eval_every": 0}, replay={"capacity": 8192})
+    agent = {"n_step": 8, "huber_delta": 100.0, "learning_rate": 1e-3, "batch_size": 64}
+    agent |= {"epsilon_fraction": 0.2, "target_every": 0, "target_rate": 0.02, "network": {"hidden": [32]}}
+    replay = {"name": "uniform", "capacity": 16_384, "min_size": 500}
+    run = {"total_env_steps": 12_000, "log_every": 3_000, "eval_every": 0, "final_eval_episodes": 4}
+    config = small.config(agent=agent, replay=replay, run=run)
     assert train(config, tmp_path / "run", say=lambda _: None).finished
     outside = ["env.name=gymnasium", "env.id=CartPole-v1"]
     here, there = returns(tmp_path / "run"), returns(tmp_path / "run", outside)
-    assert here.std() > 1 and (here < 500).any()
+    assert here.std() > 5 and here.mean() > 30  # it has learned something, and not all
     error = np.sqrt(here.var() / EPISODES + there.var() / EPISODES)
     assert abs(here.mean() - there.mean()) < 3 * error
     assert evaluate_run(tmp_path / "run", 8, overrides=outside)["env"] == "gymnasium/CartPole-v1"
