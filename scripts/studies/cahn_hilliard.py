@@ -3,8 +3,8 @@
     python scripts/studies/cahn_hilliard.py            train what is missing, play the rules, write the page
     python scripts/studies/cahn_hilliard.py --page     only write the page from finished runs
 
-Runs go to runs/studies/cahn_hilliard/<agent>; finished ones are skipped, broken ones resumed. Rules play the
-same number of episodes as an agent's final evaluation, all rules from the same start states.
+Runs go to runs/studies/cahn_hilliard/<agent>; finished ones are skipped, broken ones resumed. Agents learn on
+films of 64 x 64 points and are judged on films of 128 x 128 too. All rules play from the same start states.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import numpy as np
 from jaxrl_hpc.envs.cahn_hilliard import Config, policies
 from jaxrl_hpc.envs.cahn_hilliard.environment import CahnHilliard
 from jaxrl_hpc.envs.cahn_hilliard.figures import episode_figure
+from jaxrl_hpc.evaluation import evaluate_run
+from jaxrl_hpc.evaluation import load_run as loaded
 from jaxrl_hpc.io.plots import learning_curves
-from jaxrl_hpc.io.results import load_run, load_runs
+from jaxrl_hpc.io.results import RunData, load_run, load_runs
 from jaxrl_hpc.io.run import RunDirectory
 from jaxrl_hpc.io.units import count, duration
 from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
@@ -33,7 +35,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 RUNS = ROOT / "runs" / "studies" / "cahn_hilliard"
 AGENTS = {"ppo": "cahn_hilliard_ppo", "dqn": "cahn_hilliard_dqn"}
-SEEDS, EPISODES = 5, 64
+SEEDS, EPISODES = 5, 32
+SIZES = (128, 64)
 
 
 def command(agent: str) -> list[str]:
@@ -52,21 +55,36 @@ def train(only: str | None) -> None:
             )
 
 
-def play_rules() -> dict[str, list[float]]:
-    """Returns of every rule's episodes."""
+def play_rules() -> dict[str, dict[str, list[float]]]:
+    """size -> rule -> returns of its episodes."""
     file = RUNS / "rules.json"
     if not file.exists():
-        env = CahnHilliard(Config())
         keys = jax.random.split(jax.random.key(7), EPISODES)
-        found = {n: policies.follow(env, w, keys).tolist() for n, w in policies.rules(30).items()}
+        found = {}
+        for size in SIZES:
+            env = CahnHilliard(Config(size=size))  # type: ignore[arg-type]
+            found[str(size)] = {
+                name: policies.follow(env, wanted, keys).tolist()
+                for name, wanted in policies.rules(30).items()
+            }
         RUNS.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(found))
     return json.loads(file.read_text())
 
 
-def draw_rule(name: str, wanted: np.ndarray) -> None:
+def judge(agent: str) -> dict[str, dict[str, float]]:
+    """size -> seed -> mean return of greedy episodes of a finished run."""
+    file = RUNS / agent / "judged.json"
+    if not file.exists():
+        found = {
+            str(size): evaluate_run(RUNS / agent, EPISODES, overrides=[f"env.size={size}"]) for size in SIZES
+        }
+        file.write_text(json.dumps({size: f["eval_return_per_seed"] for size, f in found.items()}))
+    return json.loads(file.read_text())
+
+
+def draw_rule(name: str, wanted: np.ndarray, env: CahnHilliard) -> None:
     """An episode of a rule, beside the agent's."""
-    env = CahnHilliard(Config())
 
     def act(time: Any, obs: Any, key: Any) -> tuple[Any, Any]:
         away = (wanted[time] - obs[0]) / 0.1
@@ -83,69 +101,90 @@ def spread(values: Any) -> str:
     return f"{float(interquartile_mean(samples)):.3f} [{low:.3f}, {high:.3f}]"
 
 
+def best_constant(rules: dict[str, list[float]]) -> str:
+    return max((n for n in rules if n.startswith("constant")), key=lambda n: middle(rules[n]))
+
+
+def middle(values: Any) -> float:
+    return float(interquartile_mean(np.asarray(values, float)))
+
+
+def finished() -> list[RunData]:
+    folders = [RUNS / agent for agent in AGENTS]
+    done = [f for f in folders if f.is_dir() and RunDirectory(f).read_summary() is not None]
+    return [load_run(folder) for folder in done]
+
+
+def table(rules: dict[str, dict[str, list[float]]], runs: list[RunData]) -> list[str]:
+    sizes = [str(size) for size in SIZES]
+    best = {size: best_constant(rules[size]) for size in sizes}
+    bar = {size: max(middle(rules[size][best[size]]), middle(rules[size]["ramp"])) for size in sizes}
+    lines = [
+        "| policy | 128 x 128 points | 64 x 64 points | beats best constant and ramp | steps, time |",
+        "|---|---|---|---|---|",
+    ]
+    for run in runs:
+        judged = judge(run.agent)
+        values = {size: list(judged[size].values()) for size in sizes}
+        wins = all(bootstrap_interval(np.asarray(values[size]))[0] > bar[size] for size in sizes)
+        cost = f"{count(run.summary['env_steps'])}, {duration(run.summary['wall_seconds'])}"
+        cells = [spread(values[size]) for size in sizes]
+        name = f"{run.agent}, {len(values[sizes[0]])} seeds"
+        lines.append(f"| {name} | {' | '.join(cells)} | {'yes, on both' if wins else '**no**'} | {cost} |")
+    for name in sorted(rules[sizes[0]], key=lambda n: -middle(rules[sizes[0]][n])):
+        marks = [" (best constant)" if name == best[size] else "" for size in sizes]
+        cells = [spread(rules[size][name]) + mark for size, mark in zip(sizes, marks, strict=True)]
+        lines.append(f"| {name} | {' | '.join(cells)} | | |")
+    return lines
+
+
+def draw_curves(runs: list[RunData], rules: dict[str, list[float]]) -> None:
+    """Learning on films of 64 x 64, with the best constant temperature there as a line."""
+    best = best_constant(rules)
+    figure = learning_curves(load_runs([run.path for run in runs]), "eval", "eval_return")
+    for axes in figure.axes:
+        axes.axhline(middle(rules[best]), color="#5b6270", linewidth=1, linestyle="--")
+    figure.axes[0].annotate(
+        f"best constant temperature ({best.split()[1]})",
+        (0.98, middle(rules[best])),
+        xycoords=("axes fraction", "data"),
+        ha="right",
+        va="bottom",
+        fontsize=8,
+        color="#5b6270",
+    )
+    figure.savefig(RESULTS / "cahn_hilliard.png", dpi=110)
+
+
 def write_page() -> None:
-    rules = play_rules()
-    iqm = {name: float(interquartile_mean(np.asarray(values))) for name, values in rules.items()}
-    constants = [name for name in rules if name.startswith("constant")]
-    best = max(constants, key=lambda name: iqm[name])
-    bar = max(iqm[best], iqm["ramp"])
-    runs = []
-    for agent in AGENTS:
-        folder = RUNS / agent
-        if folder.is_dir() and RunDirectory(folder).read_summary() is not None:
-            runs.append(load_run(folder))
+    rules, runs = play_rules(), finished()
     lines = [
         "# Annealing a block copolymer film: agents against fixed rules",
         "",
         "Made by `python scripts/studies/cahn_hilliard.py`.",
         "",
-        "Lead a film (128 x 128, CahnHilliard-v0) by its temperature to the structure of annealed ones. "
-        "Returns are sums of −mean((S − S*)²) over 30 actions; 0 is perfect. A constant temperature is gone "
-        "to as quickly as possible and kept; the ramp cools evenly from 1 to 0.1, as the films did that the "
-        "wanted structure comes from.",
+        "Lead a film (CahnHilliard-v0) by its temperature to the structure of annealed ones. Returns are sums "
+        "of −mean((S − S*)²) over 30 actions; 0 is perfect. A constant temperature is gone to as quickly as "
+        "possible and kept; the ramp cools evenly from 1 to 0.1, as the films did that the wanted structure "
+        "comes from. Agents learn on films of 64 x 64 points and then lead films of 128 x 128 as well.",
         "",
     ]
     if runs:
-        figure = learning_curves(load_runs([run.path for run in runs]), "eval", "eval_return")
-        for axes in figure.axes:
-            axes.axhline(iqm[best], color="#5b6270", linewidth=1, linestyle="--")
-        figure.axes[0].annotate(
-            f"best constant temperature ({best.split()[1]})",
-            (0.98, iqm[best]),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            fontsize=8,
-            color="#5b6270",
-        )
-        figure.savefig(RESULTS / "cahn_hilliard.png", dpi=110)
-        lines += ["![learning curves](cahn_hilliard.png)", ""]
-    lines += ["| policy | IQM of the return [95 % interval] | beats best constant and ramp | steps, time |"]
-    lines += ["|---|---|---|---|"]
-    for run in runs:
-        s = run.summary
-        low, high = s["eval_return_ci95"]
-        verdict = "yes" if low > bar else "**no**"
-        cost = f"{count(s['env_steps'])}, {duration(s['wall_seconds'])} for {s['seeds']} seeds"
-        lines.append(
-            f"| {run.agent}, {s['seeds']} seeds | {s['eval_return_iqm']:.3f} [{low:.3f}, {high:.3f}] "
-            f"| {verdict} | {cost} |"
-        )
-    for name in sorted(rules, key=lambda n: -iqm[n]):
-        mark = " (best constant)" if name == best else ""
-        lines.append(f"| {name}{mark} | {spread(rules[name])} | | |")
+        draw_curves(runs, rules["64"])
+        lines += ["![learning curves, on 64 x 64](cahn_hilliard.png)", ""]
     lines += [
+        *table(rules, runs),
         "",
-        f"Rules: {EPISODES} episodes each, interval over episodes. Agents: greedy episodes after the last "
-        "update, interval over seeds. An agent beats the rules if its whole interval lies above them.",
+        f"IQM of the return with its 95 % bootstrap interval: of rules over {EPISODES} episodes each, of agents "
+        "over seeds (greedy episodes after the last update). An agent beats the rules if its whole interval "
+        "lies above both of them.",
         "",
     ]
-    if runs and (runs[0].path / "plots" / "episode.png").exists():
-        picture = (runs[0].path / "plots" / "episode.png").read_bytes()
-        (RESULTS / "cahn_hilliard_agent.png").write_bytes(picture)
-        draw_rule(best, policies.rules(30)[best])
+    if runs:
+        config: Any = Config()
+        act_pictures(runs[0].path, best_constant(rules["128"]), CahnHilliard(config))
         lines += [
-            "An episode of the agent, then one of the best constant temperature:",
+            "An episode of the first agent, then one of the best constant temperature, on 128 x 128 points:",
             "",
             "![agent](cahn_hilliard_agent.png)",
             "",
@@ -158,6 +197,19 @@ def write_page() -> None:
         lines.append(f"| {run.agent} | `jaxrl-hpc {words}` | `{str(run.summary['commit'])[:10]}` |")
     (RESULTS / "cahn_hilliard.md").write_text("\n".join(lines) + "\n")
     print("wrote docs/results/cahn_hilliard.md")
+
+
+def act_pictures(run: Path, rule: str, env: CahnHilliard) -> None:
+    """The same film led by an agent and by a rule."""
+    from jaxrl_hpc.pictures import draw_episode
+
+    folder = RUNS / "pictures"
+    folder.mkdir(exist_ok=True)
+    config, fleet = loaded(run, overrides=["env.size=128"])
+    label = getattr(config.agent, "name", "agent")
+    draw_episode(fleet, 0, label, jax.random.key(0), folder)
+    (RESULTS / "cahn_hilliard_agent.png").write_bytes((folder / "episode.png").read_bytes())
+    draw_rule(rule, policies.rules(30)[rule], env)
 
 
 def main() -> None:
