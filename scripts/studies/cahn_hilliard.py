@@ -163,8 +163,8 @@ def write_page() -> None:
         "",
         "Made by `python scripts/studies/cahn_hilliard.py`.",
         "",
-        "Lead a film (CahnHilliard-v0) by its temperature to the structure of annealed ones. Returns are sums "
-        "of −mean((S − S*)²) over 30 actions; 0 is perfect. A constant temperature is gone to as quickly as "
+        "Lead a film (CahnHilliard-v0) by its temperature to the structure of annealed ones. Returns are sums"
+        " of −mean((S − S*)²) over 30 actions; 0 is perfect. A constant temperature is gone to as quickly as "
         "possible and kept; the ramp cools evenly from 1 to 0.1, as the films did that the wanted structure "
         "comes from. Agents learn on films of 64 x 64 points and then lead films of 128 x 128 as well.",
         "",
@@ -175,8 +175,8 @@ def write_page() -> None:
     lines += [
         *table(rules, runs),
         "",
-        f"IQM of the return with its 95 % bootstrap interval: of rules over {EPISODES} episodes each, of agents "
-        "over seeds (greedy episodes after the last update). An agent beats the rules if its whole interval "
+        f"IQM of the return with its 95 % bootstrap interval: of rules over {EPISODES} episodes each, of "
+        "agents over seeds (greedy episodes after the last update). An agent beats the rules if its whole interval "
         "lies above both of them.",
         "",
     ]

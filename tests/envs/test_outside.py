@@ -232,6 +232,7 @@ def test_one_seed_per_process(tmp_path):
         train.train(small.config(**OUTSIDE, run={"seeds": 2}), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_shards_share_a_simulator_and_what_cannot_is_refused():
     flow = {"name": "sharded", "num_envs": 4, "shards": 2}
     config = small.config(
