@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 
 class Thermostat(gymnasium.Env):
-    """Hold a room at 20 degrees. Observation: inside, outside, sine and cosine of the hour; action: heating."""
+    """Hold a room at 20 degrees. Observation: inside, outside, sine and cosine of the hour; action: heat."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     action_space = spaces.Box(0.0, 1.0, (1,), np.float32)

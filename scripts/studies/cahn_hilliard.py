@@ -176,8 +176,8 @@ def write_page() -> None:
         *table(rules, runs),
         "",
         f"IQM of the return with its 95 % bootstrap interval: of rules over {EPISODES} episodes each, of "
-        "agents over seeds (greedy episodes after the last update). An agent beats the rules if its whole interval "
-        "lies above both of them.",
+        "agents over seeds (greedy episodes after the last update). An agent beats the rules if its whole "
+        "interval lies above both of them.",
         "",
     ]
     if runs:

@@ -1,4 +1,4 @@
-"""A parallel program as an environment: the example's rod is the equation's, and a policy learns to heat it."""
+"""A parallel program as an environment: the example's rod is the equation's, and a policy learns to heat."""
 
 import json
 
