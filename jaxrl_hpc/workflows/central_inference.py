@@ -26,7 +26,7 @@ from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.schema import static
-from jaxrl_hpc.types import Agent, Env, PyTree, Replay, Workflow
+from jaxrl_hpc.types import Agent, Env, Metrics, PyTree, Replay, Workflow
 from jaxrl_hpc.workflows.apart import ApartConfig
 from jaxrl_hpc.workflows.asynchronous import make_apart
 from jaxrl_hpc.workflows.engine import Engine
@@ -113,6 +113,15 @@ class CentralEngine(Engine):
             name = f"inference-{self.roles.number}.csv"
             self.channel.keep_order(run / name, record, Path(replayed) / name if replayed else None)
         super().open(state, kept, watchdog, run, **settings)
+
+    def _metrics(self, state: State, sums: Metrics, iterations: int) -> Metrics:
+        """Acting for others is no idle time, though the learner waits for unrolls meanwhile."""
+        before = self._clock[1]
+        metrics = super()._metrics(state, sums, iterations)
+        elapsed = (self._clock[1] - before) * self.learning.settings.served
+        busy = 1e-6 * metrics.pop("inference_microseconds") / max(elapsed, 1e-9)
+        idle = jnp.maximum(metrics["learner_idle"] - busy, 0.0)
+        return metrics | {"learner_idle": idle, "inference_share": busy}
 
     def publish(self, state: State, version: int) -> None:
         """The server acts with the learner's own parameters."""

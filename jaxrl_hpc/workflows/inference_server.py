@@ -101,7 +101,7 @@ class InferenceServer:
         self._ended: set[int] = set()
         self._record: Any = None
         self._replayed: deque[tuple[int, list[int]]] | None = None
-        self._counts = {"inference_batches": 0, "inference_answers": 0}
+        self._counts = {"inference_batches": 0, "inference_answers": 0, "inference_microseconds": 0}
 
     # -- what a learner's end does -------------------------------------------
 
@@ -144,8 +144,10 @@ class InferenceServer:
         wanted = min(self.rules.batch or possible, possible)
         due = self._came and time.perf_counter() - self._first >= self.rules.seconds
         if len(self._came) + len(self._open) >= wanted or due:
+            began = time.perf_counter()
             self._look()
             self._answer([actor for actor in self._open if self._allowed(actor)])
+            self._counts["inference_microseconds"] += round(1e6 * (time.perf_counter() - began))
 
     def _replay(self) -> None:
         """All batches that were answered with the present parameters, before the learner goes on."""

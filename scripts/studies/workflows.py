@@ -195,7 +195,9 @@ def main() -> None:
                 launch(group, ranks)
     from workflows_page import write  # beside this file; draws and fits
 
-    write(collect())
+    known = collect()
+    write(known)
+    DATA.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":
