@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.agents import a2c, ddpg, dqn, dyna_q, ppo, recurrent_dqn, td3
-from jaxrl_hpc.envs import cahn_hilliard, dotted, exabooster, gymnax_bridge, probes
+from jaxrl_hpc.envs import cahn_hilliard, dotted, exabooster, gymnax_bridge, jumanji_env, probes
 from jaxrl_hpc.envs.outside import envpool_env, gymnasium_env, mpi_program
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, sequence, uniform
@@ -68,6 +68,7 @@ ENVS: dict[str, Component] = {
     **{name: Component(envpool_env.AtariConfig, envpool_env.make_atari) for name in envpool_env.GAMES},
     cahn_hilliard.NAME: _component(cahn_hilliard),
     "gymnasium": _component(gymnasium_env),
+    "jumanji": _component(jumanji_env),
     "mpi_program": _component(mpi_program),
 }
 

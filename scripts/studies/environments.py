@@ -42,7 +42,7 @@ GROUPS = {
     "LunarLander": lambda n: n.startswith("LunarLander"),
     "Atari games": lambda n: n.endswith("-Atari"),
     "probes": lambda n: n.startswith("Probe"),
-    "one's own": lambda n: n in ("gymnasium", "mpi_program"),
+    "one's own": lambda n: n in ("gymnasium", "jumanji", "mpi_program"),
 }
 WORDS = {
     "classic control": "gymnax, in the program; see [gymnax](https://github.com/RobertTLange/gymnax)",
@@ -54,7 +54,7 @@ WORDS = {
     "LunarLander": "envpool's simulator, by foreign function calls out of the program: below",
     "Atari games": "envpool's simulator, by foreign function calls out of the program: below",
     "probes": "ours, in the program: tiny, with known values, for tests of agents",
-    "one's own": "any Gymnasium environment, any MPI program: below",
+    "one's own": "any Gymnasium or Jumanji environment, any MPI program: below",
 }
 
 
