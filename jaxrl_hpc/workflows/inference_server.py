@@ -153,9 +153,11 @@ class InferenceServer:
         """All batches that were answered with the present parameters, before the learner goes on."""
         patience = Patience()
         assert self._replayed is not None
-        while self._replayed and self._replayed[0][0] == self.version:
+        while True:
             self._receive()
             self._look()
+            if not self._replayed or self._replayed[0][0] != self.version:
+                return
             if all(actor in self._open for actor in self._replayed[0][1]):
                 self._answer(self._replayed.popleft()[1])
             else:

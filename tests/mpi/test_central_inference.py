@@ -42,17 +42,18 @@ def test_in_lock_step_the_server_computes_what_fused_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_recorded_run_is_repeated_and_a_stopped_one_goes_on(tmp_path):
+def test_a_recorded_run_is_repeated_and_checkpoints_disturb_nothing(tmp_path):
     found = start(
         3,
         tmp_path,
-        f"a2c-record:{SEED};{RECORD}",
-        f"a2c-replay:{SEED};run.replay_schedule=FOLDER/a2c-record",
-        f"dqn-whole:{SEED};run.total_env_steps=4096;run.checkpoint_seconds=0.5",
+        f"a2c-record:{SEED};{RECORD};run.total_env_steps=1024",
+        f"a2c-replay:{SEED};run.replay_schedule=FOLDER/a2c-record;run.total_env_steps=1024",
+        f"a2c-saved:{SEED};run.checkpoint_seconds=0.2",
     )
     first, again = (found[name][0]["summary"]["params_sha256"] for name in ("a2c-record", "a2c-replay"))
     assert first == again
-    assert found["dqn-whole"][0]["finished"] and found["dqn-whole"][0]["lost"] == 0
+    saved = found["a2c-saved"][0]
+    assert saved["finished"] and saved["lost"] == 0 and saved["taken"] == 2048 // 32
 
 
 @pytest.mark.slow
