@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.envs import slow
 from jaxrl_hpc.errors import UserError
@@ -48,6 +49,11 @@ def build(config: Config) -> Parts:
     shards = getattr(flow, "shards", 1)
     env: Env = _make("env", config.env)
     if config.run.step_seconds:
+        if hasattr(flow, "shards") and world().size > 1:
+            raise UserError(
+                "run.step_seconds: a program with MPI inside cannot also call the host to sleep; use one rank, "
+                "or a workflow with actors or workers"
+            )
         env = slow.wrap(env, config.run.step_seconds)
     agent_config = divided("agent", config.agent, shards, ["batch_size"])
     agent: Agent = _make("agent", agent_config, env.spec, num_envs=getattr(flow, "all_copies", flow.num_envs))
