@@ -51,7 +51,7 @@ def build(config: Config) -> Parts:
     if config.run.step_seconds:
         if hasattr(flow, "shards") and world().size > 1:
             raise UserError(
-                "run.step_seconds: a program with MPI inside cannot also call the host to sleep; use one rank, "
+                "run.step_seconds: a program with MPI inside cannot call the host to sleep; use one rank, "
                 "or a workflow with actors or workers"
             )
         env = slow.wrap(env, config.run.step_seconds)
