@@ -28,10 +28,11 @@ def test_builds_here_and_for_cuda(path):
     hypers = jax.tree.map(jax.numpy.float32, hypers_of(config))
     if parts.env.external:  # its programs call into this process, so that they cannot be exported
         state = jax.eval_shape(parts.workflow.init, jax.random.key(0), hypers)
-        after, _ = jax.eval_shape(parts.workflow.step, state, jax.ShapeDtypeStruct((), "int32"))
-        assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
-            lambda x: (x.shape, x.dtype), state
-        )
+        if parts.workflow.pure:  # else the host makes its steps
+            after, _ = jax.eval_shape(parts.workflow.step, state, jax.ShapeDtypeStruct((), "int32"))
+            assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
+                lambda x: (x.shape, x.dtype), state
+            )
         parts.env.host.close()
     elif parts.workflow.pure:
         state = jax.eval_shape(parts.workflow.init, jax.random.key(0), hypers)
