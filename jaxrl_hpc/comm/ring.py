@@ -104,13 +104,13 @@ class Ring:
     def waiting(self) -> int:
         """Items in the ring, as anyone sees it."""
         head = self._head()  # before the tail: it can only be behind
-        tail = self.window.atomic("read", self.owner, self.offset, bits=32)
+        tail = self.window.peek(self.owner, self.offset, bits=32)
         return min((tail - head) % self._wrap, self.capacity)
 
     def take(self) -> Item | None:
         """The oldest item; None if the ring is empty, or another consumer was faster."""
         head = self._head()
-        tail = self.window.atomic("read", self.owner, self.offset, bits=32)
+        tail = self.window.peek(self.owner, self.offset, bits=32)
         self.seen = max((tail - head) % self._wrap - 1, 0)
         if head == tail:
             return None
@@ -128,7 +128,7 @@ class Ring:
         return self.window.compare_and_swap(self.owner, there, head, (head + 1) % self._wrap)
 
     def _head(self) -> int:
-        return self.window.atomic("read", self.owner, self.offset + LINE, bits=32)
+        return self.window.peek(self.owner, self.offset + LINE, bits=32)
 
     def _place(self, count: int) -> int:
         return self.offset + 3 * LINE + (count % self.capacity) * (LINE + rounded(self.item))

@@ -63,7 +63,7 @@ class Slot:
         place = self._buffer(number)
         self.window.read(self.owner, place, version)
         self.window.read(self.owner, place + LINE, out)
-        begun = self.window.atomic("read", self.owner, self.offset)
+        begun = self.window.peek(self.owner, self.offset)
         if begun < number + self.depth:
             self._seen = number
             return int(version.view(np.int64)[0])
@@ -71,7 +71,7 @@ class Slot:
         return None
 
     def _newest(self) -> int:
-        return self.window.atomic("read", self.owner, self.offset + LINE)
+        return self.window.peek(self.owner, self.offset + LINE)
 
     def _buffer(self, number: int) -> int:
         return self.offset + 2 * LINE + (number % self.depth) * (LINE + rounded(self.item))

@@ -115,6 +115,17 @@ class Window:
         self._window.Flush(rank)
         return int(before[0])
 
+    def peek(self, rank: int, offset: int, bits: Literal[32, 64] = 64) -> int:
+        """A number as it is or was a moment ago, to look out for a change; what was written before it changed
+        can be read afterwards. In shared memory a plain load; over a network, where others' operations on our
+        own memory may need us to call MPI, an atomic one."""
+        memory = self.memory(rank)
+        if memory is None or self.kind != "shared":
+            return self.atomic("read", rank, offset, bits=bits)
+        value = int(memory[offset : offset + bits // 8].view(np.int64 if bits == 64 else np.int32)[0])
+        self._window.Sync()
+        return value
+
     def compare_and_swap(self, rank: int, offset: int, expected: int, value: int) -> bool:
         """Replace a 32-bit number if it is what is expected; whether it was."""
         self.operations += 1

@@ -87,6 +87,9 @@ class FakeWindow:
         word[0] = after
         return before
 
+    def peek(self, rank: int, offset: int, bits: int = 64) -> int:
+        return self.atomic("read", rank, offset, bits=bits)
+
     def compare_and_swap(self, rank: int, offset: int, expected: int, value: int) -> bool:
         self.turns.change()
         word = self._memory[rank][offset : offset + 4].view(np.int32)

@@ -97,8 +97,8 @@ def test_several_learners_take_from_anyone_and_every_unroll_is_accounted_for(tmp
         f"{random};{more}".replace("a2c", "+a2c", 1),
         f"{drop};{more}",
         "dqn-help:workflow.name=rma_queue;workflow.learners=2;@slow=1:0.25",
-        "a2c-slow:workflow.name=rma;run.record_schedule=true;@slow=1:0.25",
-        "a2c-replay:workflow.name=rma;run.replay_schedule=FOLDER/a2c-slow",
+        f"a2c-slow:workflow.name=rma;run.record_schedule=true;{more};@slow=1:0.25",
+        f"a2c-replay:workflow.name=rma;{more};run.replay_schedule=FOLDER/a2c-slow",
     )
     assert [run["finished"] for run in found["a2c-random"]] == [False, True]
     for name in ("a2c-random", "a2c-drop", "dqn-help"):
@@ -109,7 +109,7 @@ def test_several_learners_take_from_anyone_and_every_unroll_is_accounted_for(tmp
     assert "collisions" in found["a2c-random"][-1]["rows"][-1]
     assert sum(row["helped"] for row in found["dqn-help"][-1]["rows"]) > 0
     counts = Counter(actor for actor, *_ in found["a2c-slow"][0]["schedule"])
-    assert all(counts[actor] > 2 * counts[1] for actor in (0, 2, 3)), "a slow actor holds nobody up"
+    assert 2 * counts[1] < counts.total() / 4, "a slow actor holds nobody up"
     recorded, replayed = (found[name][0]["params"] for name in ("a2c-slow", "a2c-replay"))
     assert recorded == replayed, "the same bits when its schedule is replayed"
 
