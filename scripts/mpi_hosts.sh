@@ -10,9 +10,14 @@ net=10.77.0
 bridge=jrl0
 mpiexec=${MPIEXEC:-$(command -v mpiexec)}
 login=$(mktemp)
+exec 7>/tmp/jrl-hosts.lock
+flock 7 # one such job at a time: the next one waits
 
 clean() {
-  for ((i = 1; i <= hosts; i++)); do ip netns del "jrl-$i" 2>/dev/null || true; done
+  for ((i = 1; i <= hosts; i++)); do
+    ip netns del "jrl-$i" 2>/dev/null || true
+    ip link del "jrl-v$i" 2>/dev/null || true
+  done
   ip link del "$bridge" 2>/dev/null || true
 }
 trap 'clean; rm -f "$login"' EXIT
@@ -43,5 +48,6 @@ LOGIN
 chmod +x "$login"
 
 export FI_PROVIDER=tcp
-"$mpiexec" -launcher ssh -launcher-exec "$login" -localhost "$net.254" -hosts "$names" \
+# its children must not keep the lock
+7>&- "$mpiexec" -launcher ssh -launcher-exec "$login" -localhost "$net.254" -hosts "$names" \
   -ppn "${RANKS_PER_HOST:-1}" -n $((hosts * ${RANKS_PER_HOST:-1})) "$@"
