@@ -137,7 +137,7 @@ def row(entry: Entry, runs: list[RunData]) -> str:
         verdict,
         f"{average(runs, 'lag_mean'):.1f}",
         f"{largest:.0f}",
-        f"{sum(run.summary['dropped_unrolls'] for run in runs) / len(runs):.0f}",
+        f"{sum(run.summary['dropped_unrolls'] for run in runs) / len(runs):.1f}",
         f"{100 * average(runs, 'learner_idle'):.0f} %",
         f"{100 * average(runs, 'actor_idle'):.0f} %",
         duration(float(np.median([run.summary["wall_seconds"] for run in runs]))),
@@ -230,9 +230,11 @@ def write_page() -> None:
             "",
             "Return: greedy episodes after the last update, interquartile mean and bootstrap interval over "
             "seeds. Lag: age of an unroll's parameters when it was learned from, in learner iterations: the "
-            "mean, and the largest of all seeds. Dropped: unrolls older than `workflow.max_lag`, per seed. "
+            "mean, and the largest of all seeds, of dropped ones too. Dropped: unrolls older than "
+            "`workflow.max_lag`, per seed. "
             "Idle: share of the time spent waiting for the other side; ranks were more than cores. With "
             "two learners an iteration takes an unroll of each, and updates see as many steps as with one.",
+            "The step size of A3C was chosen on seeds 0 and 1: of 3e-3, 1e-3 and 2e-3 the last one was kept.",
             "",
         ]
     if vtrace:
