@@ -48,9 +48,7 @@ def recommend(costs: Costs, plan: Plan, ranks: int, shared: bool = False) -> tup
         return known[learners].outcome.steps_per_second
 
     uphill = _climb(speed, min(balanced(costs, ranks), most), most, max(1, ranks // 8))
-    best = max(
-        1, uphill, key=lambda n: (speed(n), -n)
-    )  # one learner alone need not reduce
+    best = max(1, uphill, key=lambda n: (speed(n), -n))  # one learner alone need not reduce
     return known[best], [known[learners] for learners in sorted(known)]
 
 
