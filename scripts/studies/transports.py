@@ -1,0 +1,174 @@
+"""What a message between an actor and a learner costs, by each transport: two-sided, fetched, written.
+
+    python scripts/studies/transports.py            measure on one host and, as root, over TCP; write the page
+    python scripts/studies/transports.py --page     write docs/results/transports.md from its JSON
+
+One learner and two actors that do nothing but communicate. Rounds of all transports alternate, so that a busy
+machine slows all of them alike; medians over rounds are told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl_hpc.cli.doctor_checks import find_mpiexec
+from jaxrl_hpc.comm.channel import Sizes, Transport
+from jaxrl_hpc.comm.patience import Patience
+from jaxrl_hpc.comm.picking import one_sided
+from jaxrl_hpc.comm.roles import Roles
+from jaxrl_hpc.comm.two_sided import TWO_SIDED
+from jaxrl_hpc.comm.wiring import Options
+from jaxrl_hpc.io.run import code_version
+from jaxrl_hpc.machine import available_cores
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+TRANSPORTS: dict[str, Transport] = {
+    "async": TWO_SIDED,
+    "rma": one_sided(Options("actor")),
+    "rma_queue": one_sided(Options("learner")),
+}
+MESSAGE_BYTES = (4_096, 65_536, 1_048_576)
+PARAMS_BYTES, IN_FLIGHT, ACTORS, ROUNDS = 65_536, 2, 2, 5
+STREAM_SECONDS, TURNS = 0.5, 60
+
+
+def on_ranks() -> None:
+    """What every rank does: streams, then turns, of all transports and sizes, over and over."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    roles = Roles(comm, comm.Get_rank(), 1, ACTORS, 1)
+    rows = []
+    for _ in range(ROUNDS):
+        for size in MESSAGE_BYTES:
+            for name, transport in TRANSPORTS.items():
+                sizes = Sizes(size, PARAMS_BYTES, IN_FLIGHT)
+                end = (transport.learner if roles.learns else transport.actor)(roles, sizes)
+                comm.Barrier()
+                found = learner(end, comm) if roles.learns else actor(end, sizes, comm, roles.number)
+                end.close()
+                rows.append({"transport": name, "bytes": size, **found})
+    if roles.learns:
+        print(json.dumps(rows), flush=True)
+
+
+def learner(end: Any, comm: Any) -> dict[str, float]:
+    count, patience = 0, Patience()
+    begin, busy = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - begin < STREAM_SECONDS:
+        found = len(end.drain(4))
+        count += found
+        if found:
+            patience.again()
+        else:
+            patience.pause()
+    seconds, busy = time.perf_counter() - begin, time.thread_time() - busy
+    comm.Barrier()
+    while end.drain(1000):  # actors have stopped
+        pass
+    comm.Barrier()
+    params, begin = np.zeros(PARAMS_BYTES, np.uint8), time.perf_counter()
+    for version in range(1, TURNS + 1):
+        end.publish(version, params.copy())
+        while not end.drain(1):
+            os.sched_yield()
+    turn = (time.perf_counter() - begin) / TURNS
+    comm.Barrier()
+    return {"messages": count / seconds, "busy": busy / max(count, 1), "turn": turn}
+
+
+def actor(end: Any, sizes: Sizes, comm: Any, number: int) -> dict[str, float]:
+    message, patience = np.zeros(sizes.message, np.uint8), Patience()
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < STREAM_SECONDS:
+        if end.room():
+            end.offer(message)
+            patience.again()
+        else:
+            patience.pause()
+    comm.Barrier()
+    comm.Barrier()
+    for _ in range(TURNS if number == 0 else 0):  # one actor in turns with the learner
+        while end.newest() is None:
+            os.sched_yield()
+        assert end.offer(message)
+    comm.Barrier()
+    return {}
+
+
+def measure() -> dict[str, Any]:
+    program = [sys.executable, __file__, "--ranks"]
+    here = [str(find_mpiexec()), "-n", str(1 + ACTORS), *program]
+    places = {"one host": here}
+    if os.geteuid() == 0:
+        places["three hosts over TCP"] = [str(ROOT / "scripts" / "mpi_hosts.sh"), str(1 + ACTORS), *program]
+    settings = {"JAX_PLATFORMS": "cpu", "NPROC": "1", "MPIEXEC": str(find_mpiexec())}
+    data: dict[str, Any] = {"code": code_version(), "cores": available_cores(), "places": {}}
+    for place, command in places.items():
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, **settings}, check=True
+        )
+        data["places"][place] = json.loads(next(x for x in done.stdout.splitlines() if x.startswith("[")))
+    return data
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| unroll | transport | messages per second | learner's time a message | a turn |"]
+    lines += ["|---|---|---|---|---|"]
+    for size in MESSAGE_BYTES:
+        for name in TRANSPORTS:
+            chosen = [row for row in rows if (row["bytes"], row["transport"]) == (size, name)]
+            rate, busy, turn = (np.median([r[key] for r in chosen]) for key in ("messages", "busy", "turn"))
+            times = f"{busy * 1e6:,.0f} µs | {turn * 1e6:,.0f} µs"
+            lines.append(f"| {size // 1024} KiB | `{name}` | {rate:,.0f} | {times} |")
+    return lines
+
+
+def page(data: dict[str, Any]) -> str:
+    intro = f"""# Transports between actors and learners
+
+Made by `python scripts/studies/transports.py`.
+
+What it costs to move unrolls and parameters by two-sided messages (`async`), by reads of the learner (`rma`)
+and by writes of the actor (`rma_queue`), without any acting or learning.
+
+One learner and {ACTORS} actors on {data["cores"]} cores that others used too, medians over {ROUNDS} rounds in
+which the transports alternate: compare rows of a table, not tables. Messages per second: both actors offer
+unrolls without pause, {IN_FLIGHT} under way each. A turn: the learner publishes {PARAMS_BYTES // 1024} KiB of
+parameters, an actor takes them and offers an unroll, the learner takes it. Over TCP each rank is in a network
+namespace of its own, and windows have a progress thread per rank."""
+    parts = [intro]
+    for place, rows in data["places"].items():
+        parts += [f"## {place[0].upper()}{place[1:]}", "\n".join(table(rows))]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--page", action="store_true", help="from the stored numbers")
+    parser.add_argument("--ranks", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.ranks:
+        on_ranks()
+        return
+    stored = RESULTS / "transports.json"
+    data = json.loads(stored.read_text()) if args.page else measure()
+    stored.write_text(json.dumps(data, indent=1) + "\n")
+    (RESULTS / "transports.md").write_text(page(data))
+    print(f"written to {RESULTS / 'transports.md'}")
+
+
+if __name__ == "__main__":
+    main()
