@@ -156,4 +156,4 @@ def test_rules_go_where_they_want():
         _, state, reward, _, _ = env.step_env(keys[0], state, action, env.default_params)
         total += reward
     np.testing.assert_allclose(constant[0], total, rtol=1e-4)
-    assert len(policies.rules(30)) == 11
+    assert len(policies.rules(30)) == 12

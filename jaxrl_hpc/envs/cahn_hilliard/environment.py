@@ -5,9 +5,9 @@
     reward        −mean((S − S*)²) / max(S*)²
     episode       30 actions, then truncated; it starts from c = 0.005 U(−1, 1) at T = 1, without order
 
-S* is the mean structure at the end of annealing runs (`annealed.npz`, by `target.py`): T down from 1 to 0.1
-in 30 equal stages. The film remembers how it was cooled: too fast and its order freezes with defects, too
-slowly and the structure is wrong for long.
+S* is the mean structure at the end of slow annealing runs (`annealed.npz`, by `target.py`), three times as
+long as an episode, from just below the transition down to T = 0.8. Cold films order quickly, but with defects
+and too strongly; hot ones well, but slowly: there is something to gain by going from one to the other.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.envs.cahn_hilliard.environment import CHANGE, COLDEST, HOTTEST, CahnHilliard
+from jaxrl_hpc.envs.cahn_hilliard.target import LAST
 from jaxrl_hpc.types import Array, PyTree
 
 
@@ -21,15 +22,16 @@ def constant(temperature: float, horizon: int) -> np.ndarray:
     return np.full(horizon, temperature, np.float32)
 
 
-def ramp(horizon: int) -> np.ndarray:
-    """The annealing that the target comes from: evenly down from 1 to 0.1, [horizon]."""
-    return np.linspace(HOTTEST, COLDEST, horizon, dtype=np.float32)
+def ramp(horizon: int, end: float) -> np.ndarray:
+    """Evenly down from 1, [horizon]."""
+    return np.linspace(HOTTEST, end, horizon, dtype=np.float32)
 
 
 def rules(horizon: int) -> dict[str, np.ndarray]:
     """Names and schedules of all reference policies."""
     constants = {f"constant {t:.1f}": constant(t, horizon) for t in np.arange(1, 11) / 10}
-    return {**constants, "ramp": ramp(horizon)}
+    ramps = {f"ramp to {end:.1f}": ramp(horizon, end) for end in (LAST, COLDEST)}
+    return {**constants, **ramps}
 
 
 def follow(env: CahnHilliard, wanted: np.ndarray, keys: Array) -> np.ndarray:
