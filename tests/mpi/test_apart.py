@@ -4,6 +4,7 @@ Each job does several things, because starting jobs is what takes time. The run 
 one to the next: begun with two actors, continued with one, and in the slow tier with three.
 """
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -43,7 +44,7 @@ def three(folder):
         3,
         folder,
         f"a2c-record:{RECORD};{BOUNDED};@slow=1:0.25",
-        f"a2c-replay:{BOUNDED};run.replay_schedule=FOLDER/a2c-record",
+        f"a2c-replay:{BOUNDED};run.replay_schedule=FOLDER/a2c-record;run.profile=true",
         f"{ELASTIC};@signal=2:30",
     )
 
@@ -81,6 +82,13 @@ def test_in_lock_step_it_is_the_fused_run(two, tmp_path):
     (found,) = two["dqn-lock"]
     check_as_fused(found, tmp_path, "dqn-lock", "actor_priorities=true")
     assert all(row["lag_max"] == 0 for row in found["rows"])
+
+
+def test_a_profile_shows_all_ranks(three, folder):
+    events = json.loads((folder / "a2c-replay" / "trace.json").read_text())["traceEvents"]
+    phases = {rank: {e["name"] for e in events if e["pid"] == rank and e["ph"] == "X"} for rank in range(3)}
+    assert {"computing", "saving"} <= phases[0]
+    assert "acting" in phases[1] & phases[2]
 
 
 @pytest.mark.slow
