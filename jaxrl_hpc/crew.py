@@ -8,44 +8,36 @@ later; new actors start fresh copies with keys of their own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.build import Parts
 from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
-from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.fleet import TRAIN_STREAM, Fleet, Lane
+from jaxrl_hpc.fleet import Lane
 from jaxrl_hpc.hosted import compare_replicas
 from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.io.shards import ShardedCheckpointer
 from jaxrl_hpc.io.trace import Trace
-from jaxrl_hpc.types import Array, PyTree
+from jaxrl_hpc.job_fleet import JobFleet
+from jaxrl_hpc.types import PyTree
 from jaxrl_hpc.workflows.arrivals import Kept
 from jaxrl_hpc.workflows.engine import Engine
 
 
-class Crew(Fleet):
-    """One lane. `join` and `open` come before training; without them it can only be looked at."""
+class Crew(JobFleet):
+    """The learners, and what ranks that act do."""
+
+    kind = "actors on ranks of their own"
 
     def __init__(self, config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int) -> None:
-        if len(lanes) > 1:
-            raise UserError(
-                f"run.seeds is {len(lanes)}: with actors on ranks of their own a job trains one seed; "
-                "start a job per seed with run.seed=…"
-            )
-        super().__init__(parts, lanes, "solo", episodes, jax.local_devices()[:1])
-        self.config = config
-        self.engine: Engine = parts.workflow.programs
-        self.watchdog: Watchdog | None = None
-        self.folder = Path()
+        super().__init__(config, parts, lanes, episodes)
+        self.engine: Engine = self.programs
         self.job = Ranks()  # all ranks
         self.seconds_before = 0.0  # of earlier jobs of the run
         self.kept: Kept | None = None  # of the checkpoint that is being continued
@@ -73,32 +65,6 @@ class Crew(Fleet):
         self.job.barrier()
         return finished
 
-    def _key(self) -> Array:
-        return self._stream(self._arguments(self.groups[0])[0], TRAIN_STREAM)
-
-    def state_shape(self) -> PyTree:
-        return jax.eval_shape(self.parts.workflow.init, *self._arguments(self.groups[0]))
-
-    def compile(self, training: bool = True) -> None:
-        if self.ranks.first:
-            super().compile(training=False)
-        start = time.perf_counter()
-        if training:
-            self.engine.compile(self.state_shape())
-        self.compile_seconds += time.perf_counter() - start
-
-    def initialise(self) -> None:
-        warmup = self.parts.workflow.warmup
-        state = jax.jit(self.parts.workflow.init)(self._key(), self._arguments(self.groups[0])[1])
-        self._open(state)
-        self.states = [warmup(state) if warmup else state]
-
-    def load(self, states: Sequence[PyTree]) -> None:
-        """Copied: a donated buffer must not be NumPy's memory."""
-        self.states = [jax.tree.map(jnp.copy, state) for state in states]
-        if self.watchdog is not None:
-            self._open(self.states[0])
-
     def _open(self, state: PyTree) -> None:
         assert self.watchdog is not None
         run = self.config.run
@@ -111,10 +77,6 @@ class Crew(Fleet):
             replayed=run.replay_schedule,
             seconds_before=self.seconds_before,
         )
-
-    def step(self, iterations: int) -> list[dict[str, Array]]:
-        self.states[0], metrics = self.parts.workflow.step(self.states[0], iterations)
-        return [metrics]
 
     def per_lane(self, results: Sequence[PyTree]) -> list[PyTree]:
         """Results on the host; those of training have been checked for learners that differ."""

@@ -7,40 +7,30 @@ copies from the present parameters; the state of workers that are not there any 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import jax
-import jax.numpy as jnp
 
 from jaxrl_hpc.build import Parts
 from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
-from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.fleet import TRAIN_STREAM, Fleet, Lane
+from jaxrl_hpc.fleet import Lane
 from jaxrl_hpc.io.checkpoint import Checkpointer
 from jaxrl_hpc.io.shards import ShardedCheckpointer, shard_folder
-from jaxrl_hpc.types import Array, PyTree
+from jaxrl_hpc.job_fleet import JobFleet
+from jaxrl_hpc.types import PyTree
 from jaxrl_hpc.workflows.workshop import Workshop
 
 
-class WorkerFleet(Fleet):
-    """One lane. `join` comes before training; without it it can only be looked at."""
+class WorkerFleet(JobFleet):
+    """The workers, and what ranks that serve do."""
+
+    kind = "a parameter server"
 
     def __init__(self, config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int) -> None:
-        if len(lanes) > 1:
-            raise UserError(
-                f"run.seeds is {len(lanes)}: with a parameter server a job trains one seed; "
-                "start a job per seed with run.seed=…"
-            )
-        super().__init__(parts, lanes, "solo", episodes, jax.local_devices()[:1])
-        self.config = config
-        self.shop: Workshop = parts.workflow.programs
-        self.watchdog: Watchdog | None = None
-        self.folder = Path()
+        super().__init__(config, parts, lanes, episodes)
+        self.shop: Workshop = self.programs
         self._gone = False
 
     def join(self, ranks: Ranks, watchdog: Watchdog, folder: Path) -> bool:
@@ -57,42 +47,9 @@ class WorkerFleet(Fleet):
         self.watchdog.at("going home", server.number, armed=False)
         return finished
 
-    def _key(self) -> Array:
-        return self._stream(self._arguments(self.groups[0])[0], TRAIN_STREAM)
-
-    def state_shape(self) -> PyTree:
-        return jax.eval_shape(self.parts.workflow.init, *self._arguments(self.groups[0]))
-
-    def compile(self, training: bool = True) -> None:
-        if self.ranks.first:
-            super().compile(training=False)
-        start = time.perf_counter()
-        if training:
-            self.shop.compile(self.state_shape())
-        self.compile_seconds += time.perf_counter() - start
-
-    def fresh(self) -> PyTree:
-        return jax.jit(self.parts.workflow.init)(self._key(), self._arguments(self.groups[0])[1])
-
-    def initialise(self) -> None:
-        state = self.fresh()
-        self._open(state)
-        warmup = self.parts.workflow.warmup
-        self.states = [warmup(state) if warmup else state]
-
-    def load(self, states: Sequence[PyTree]) -> None:
-        """Copied: a donated buffer must not be NumPy's memory."""
-        self.states = [jax.tree.map(jnp.copy, state) for state in states]
-        if self.watchdog is not None:
-            self._open(self.states[0])
-
     def _open(self, state: PyTree) -> None:
         run = self.config.run
         self.shop.open(state, self.folder, run.record_schedule, run.replay_schedule)
-
-    def step(self, iterations: int) -> list[dict[str, Array]]:
-        self.states[0], metrics = self.parts.workflow.step(self.states[0], iterations)
-        return [metrics]
 
     def place(self) -> str:
         return self.shop.describe()

@@ -5,7 +5,8 @@ thread of every rank writes a small file now and then, with the rank's host, pro
 thread of the rank before it watches that file. Two things end the job:
 
 - the watched file has not changed for `deadline` seconds: that rank does not run any more;
-- this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run.
+- this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run. It waits a few
+  looks longer, so that of a rank that stands still and those that wait for it, the former is named.
 
 Only changes are looked at, never clocks of other machines. Time during which the watching process itself was
 suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also tell a launcher which rank a
@@ -26,6 +27,7 @@ from typing import Any
 from jaxrl_hpc.comm.ranks import Ranks
 
 EXIT_STALLED = 76
+LOOKS_OF_GRACE = 3  # a file is seen to be still up to two looks late
 FRESH_SECONDS = 0.5  # a file older than that is written anew when there is progress
 
 
@@ -110,7 +112,7 @@ class Watchdog:
                 seen, since = count, now
             if now - since > self.deadline:
                 self._end(f"{self._describe(neighbour)} has not been heard of for {now - since:.0f} s")
-            if self._armed and now - self._progress > self.deadline:
+            if self._armed and now - self._progress > self.deadline + LOOKS_OF_GRACE * self.interval:
                 others = "; ".join(self._describe(r) for r in range(self.ranks.size) if r != self.ranks.rank)
                 self._end(f"no progress for {now - self._progress:.0f} s, while {others}")
 

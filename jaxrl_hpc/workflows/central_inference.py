@@ -32,7 +32,6 @@ from jaxrl_hpc.workflows.asynchronous import make_apart
 from jaxrl_hpc.workflows.engine import Engine
 from jaxrl_hpc.workflows.inference_server import Greeting, InferenceServer, Letters, Rules, Stepped
 from jaxrl_hpc.workflows.learner import State
-from jaxrl_hpc.workflows.messages import make_acting
 from jaxrl_hpc.workflows.slots import Inference, known_of
 from jaxrl_hpc.workflows.stepping import Line, Stepper, advance
 
@@ -52,15 +51,7 @@ class CentralEngine(Engine):
 
     def connect(self, ranks: Ranks, hypers: PyTree) -> Roles:
         roles, learning, settings = self.assign(ranks), self.learning, self.learning.settings
-        self.acting = make_acting(
-            learning.env,
-            learning.agent,
-            hypers["agent"],
-            copies=settings.copies,
-            length=settings.length,
-            priorities=settings.priorities,
-        )
-        self.acting.message.agree(roles.comm, "the layout of unrolls")
+        self._agree_on_acting(roles, hypers)
         running = jax.eval_shape(self.acting.start, jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32))
         letters, known = self._letters(running)
         if roles.learns:

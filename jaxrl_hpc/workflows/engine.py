@@ -84,7 +84,16 @@ class Engine:
 
     def connect(self, ranks: Ranks, hypers: PyTree) -> Roles:
         """Become a learner or an actor of the job; together with all ranks."""
-        roles, settings, learning = self.assign(ranks), self.learning.settings, self.learning
+        roles = self.assign(ranks)
+        self._agree_on_acting(roles, hypers)
+        sizes = Sizes(self.acting.message.nbytes, self.acting.params.nbytes, self.config.in_flight)
+        self.control = Control(roles.comm)
+        self.channel = (self.transport.learner if roles.learns else self.transport.actor)(roles, sizes)
+        return roles
+
+    def _agree_on_acting(self, roles: Roles, hypers: PyTree) -> None:
+        """How unrolls are made, and that all ranks mean the same by one."""
+        settings, learning = self.learning.settings, self.learning
         self.acting = make_acting(
             learning.env,
             learning.agent,
@@ -94,10 +103,6 @@ class Engine:
             priorities=settings.priorities,
         )
         self.acting.message.agree(roles.comm, "the layout of unrolls")
-        sizes = Sizes(self.acting.message.nbytes, self.acting.params.nbytes, self.config.in_flight)
-        self.control = Control(roles.comm)
-        self.channel = (self.transport.learner if roles.learns else self.transport.actor)(roles, sizes)
-        return roles
 
     def actor(self, watchdog: Watchdog, trace: Trace, replayed: bool) -> Actor:
         """For ranks that act."""

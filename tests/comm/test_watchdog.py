@@ -47,10 +47,19 @@ def test_a_neighbour_that_stands_still_is_named(monkeypatch, guard):
 
 
 def test_no_progress_here_is_found(monkeypatch, guard):
-    guard._stop = Clock(monkeypatch, [(1.0, lambda n=n: neighbour(guard, n)) for n in range(10)])
+    guard._stop = Clock(monkeypatch, [(1.0, lambda n=n: neighbour(guard, n)) for n in range(13)])
     guard.at("waiting for unrolls of actors on rank 1", 5)
     guard._watch()
-    assert "no progress for 9 s, while rank 1" in guard.findings[0]
+    assert "no progress for 12 s, while rank 1" in guard.findings[0]
+
+
+def test_of_a_stopped_rank_and_those_that_wait_for_it_the_former_is_named(monkeypatch, guard):
+    """Progress ended two looks before the neighbour's last sign of life was seen."""
+    steps = [(1.0, lambda: None), (1.0, lambda: neighbour(guard, 7))] + [(1.0, lambda: None)] * 9
+    guard._stop = Clock(monkeypatch, steps)
+    guard.at("saving", 5)
+    guard._watch()
+    assert "has not been heard of for" in guard.findings[0]
 
 
 def test_time_asleep_does_not_count(monkeypatch, guard):

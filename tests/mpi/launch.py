@@ -57,3 +57,14 @@ def run(ranks: int, *arguments: str, seconds: float = 500.0, **settings: str) ->
 def results(output: str) -> list[dict]:
     """The JSON objects that the ranks printed, one a line."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def cases(module: str, ranks: int, folder: Path, *texts: str) -> tuple[dict[str, list[dict]], str]:
+    """(what rank 0 printed by case, output) of a job that runs cases and must succeed."""
+    status, output = run(ranks, "-m", module, str(folder), *texts)
+    assert status == 0, output
+    found: dict[str, list[dict]] = {}
+    for result in results(output):
+        if result["rank"] == 0:
+            found.setdefault(result["case"], []).append(result)
+    return found, output

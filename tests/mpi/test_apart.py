@@ -23,13 +23,7 @@ BOUNDED = f"workflow.max_lag={MAX_LAG}"
 
 
 def start(ranks, folder, *texts):
-    status, output = launch.run(ranks, "-m", "tests.mpi.apart", str(folder), *texts)
-    assert status == 0, output
-    found = {}
-    for result in launch.results(output):
-        if result["rank"] == 0:
-            found.setdefault(result["case"], []).append(result)
-    return found
+    return launch.cases("tests.mpi.apart", ranks, folder, *texts)[0]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +37,7 @@ def three(folder):
     return start(
         3,
         folder,
-        f"a2c-record:{RECORD};{BOUNDED};@slow=1:0.25",
+        f"a2c-record:{RECORD};{BOUNDED};@slow=1:0.03",
         f"a2c-replay:{BOUNDED};run.replay_schedule=FOLDER/a2c-record;run.profile=true",
         f"{ELASTIC};@signal=2:30",
     )

@@ -15,13 +15,7 @@ RECORD = "run.record_schedule=true"
 
 
 def start(ranks, folder, *texts):
-    status, output = launch.run(ranks, "-m", "tests.mpi.apart", str(folder), *texts)
-    assert status == 0, output
-    found = {}
-    for result in launch.results(output):
-        if result["rank"] == 0:
-            found.setdefault(result["case"], []).append(result)
-    return found
+    return launch.cases("tests.mpi.apart", ranks, folder, *texts)[0]
 
 
 def as_fused(folder, name, *changes):

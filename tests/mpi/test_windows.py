@@ -24,13 +24,7 @@ RANDOM = "workflow.name=rma;workflow.learners=2;workflow.selection=random"
 
 def start(ranks, folder, *texts):
     """(results of rank 0 by case, output)"""
-    status, output = launch.run(ranks, "-m", "tests.mpi.apart", str(folder), *texts)
-    assert status == 0, output
-    found = {}
-    for result in launch.results(output):
-        if result["rank"] == 0:
-            found.setdefault(result["case"], []).append(result)
-    return found, output
+    return launch.cases("tests.mpi.apart", ranks, folder, *texts)
 
 
 @pytest.fixture(scope="module")
