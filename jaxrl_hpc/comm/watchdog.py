@@ -5,8 +5,8 @@ thread of every rank writes a small file now and then, with the rank's host, pro
 thread of the rank before it watches that file. Two things end the job:
 
 - the watched file has not changed for `deadline` seconds: that rank does not run any more;
-- this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run. It waits a few
-  looks longer, so that of a rank that stands still and those that wait for it, the former is named.
+- this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run. This verdict
+  comes a few looks later: of a rank that stands still and those that wait for it, the former is named.
 
 Only changes are looked at, never clocks of other machines. Time during which the watching process itself was
 suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also tell a launcher which rank a
