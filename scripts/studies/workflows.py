@@ -4,9 +4,11 @@
     python scripts/studies/workflows.py --only speed    one group of runs
     python scripts/studies/workflows.py --page          only write the page
 
-Groups: `speed` (short runs, throughput, idle times, lag), `solve` (whole runs until CartPole or ExaBooster is
-solved). Runs of one number of ranks are one job, one after the other; finished ones are skipped, broken ones
-resumed. Runs go to runs/studies/workflows/<group>/<case>; what the page needs of them is kept in
+Groups: `speed` (short runs: throughput, idle times, lag), `product` (the same number of copies on more and
+more ranks), `lander` (DQN, A3C and Dyna-Q on LunarLander, by workers), `spread` (the same run again and
+again, where the order of writes is left to chance), `solve` (whole runs until CartPole or ExaBooster is
+solved). Runs of one number of ranks are one job, one after the other; finished ones are skipped, broken
+ones resumed. Runs go to runs/studies/workflows/<group>/<case>; what the page needs of them is kept in
 docs/data/workflows.json. The page is docs/results/workflows.md.
 """
 
@@ -20,11 +22,13 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.bench.interleave import machine_facts
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
+from jaxrl_hpc.evaluation import load_run
 from jaxrl_hpc.io.metrics import read_metrics
 from jaxrl_hpc.io.run import RunDirectory
 from jaxrl_hpc.train import train
@@ -33,6 +37,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS, DATA = ROOT / "runs" / "studies" / "workflows", ROOT / "docs" / "data" / "workflows.json"
 COPIES, LENGTH = 8, 16  # of an actor, of an unroll
 SLEEP = 0.002  # seconds of a step of all copies
+COPY_SECONDS = 0.00025  # `product`: of a step of one copy, where copies are stepped one after the other
+PRODUCT = 32  # ranks that act × copies of each
+GROUPS = ("speed", "product", "lander", "spread", "solve")
 TARGETS = {"CartPole-v1": ("eval_return", 475.0), "ExaBooster-v0": ("eval_improvement", 1.3)}
 
 
@@ -47,6 +54,13 @@ class Case(NamedTuple):
     env: str = "CartPole-v1"
     extra: tuple[str, ...] = ()  # settings of the workflow
     servers: int = 0
+    copies: int = COPIES  # of a rank that acts
+    agent: str = "a2c"
+    repeat: int = 0
+
+    @property
+    def acting(self) -> int:
+        return self.actors or self.learners
 
     @property
     def ranks(self) -> int:
@@ -61,50 +75,78 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         shape = f"{self.learners}+{self.actors}" if self.actors else f"{self.learners}"
-        return f"{self.env}_{self.variant.replace(' ', '-')}_{shape}_{self.seed}"
+        apart = [f"x{self.copies}"] if self.group == "product" else []
+        apart += [self.agent] if self.agent != "a2c" else []
+        apart += [f"repeat{self.repeat}"] if self.repeat else []
+        return "_".join([self.env, self.variant.replace(" ", "-"), shape, str(self.seed), *apart])
 
 
-def variants(group: str, sizes: tuple[int, ...], seeds: int, env: str) -> list[Case]:
+def variants(group: str, sizes: tuple[int, ...], seeds: int) -> list[Case]:
     """Every workflow on every number of ranks that act."""
     found = []
     for seed in range(seeds):
         for size in sizes:
             for name in ("async", "rma", "rma_queue", "central_inference"):
-                found.append(Case(group, name, 1, size, seed, env))
+                found.append(Case(group, name, 1, size, seed))
             for rule in ("lock", "hogwild", "accumulate"):
-                found.append(Case(group, "parameter_server", size, 0, seed, env, (f"rule={rule}",)))
-            found.append(Case(group, "parameter_server", size, 0, seed, env, ("rule=server",), 1))
-            if size == 1:  # a program over several ranks cannot sleep: it is the process that others exceed
-                found.append(Case(group, "sharded", size, 0, seed, env))
-        for name in ("async", "rma_queue"):
-            found.append(Case(group, name, 2, 4, seed, env))
+                found.append(Case(group, "parameter_server", size, 0, seed, extra=(f"rule={rule}",)))
+            found.append(Case(group, "parameter_server", size, 0, seed, extra=("rule=server",), servers=1))
+        # a program over several ranks cannot sleep: one process is what others exceed
+        found.append(Case(group, "sharded", 1, 0, seed))
+        found += [Case(group, name, 2, 4, seed) for name in ("async", "rma_queue")]
     return found
 
 
 def cases() -> list[Case]:
-    return [
-        *variants("speed", (1, 2, 4), 1, "CartPole-v1"),
-        *variants("solve", (1, 2, 4), 5, "CartPole-v1"),
-        *variants("solve", (1, 2, 4), 2, "ExaBooster-v0"),
+    lock = ("rule=lock",)
+    found = variants("speed", (1, 2, 4), 1)
+    found += [Case("speed", name, learners, actors) for name in ("async", "rma_queue")
+              for learners, actors in ((1, 3), (2, 2), (1, 8), (2, 8))]  # fmt: skip
+    found.append(Case("speed", "parameter_server", 8, 0, extra=lock))
+    found += [Case("product", "async", 1, n, copies=PRODUCT // n) for n in (1, 2, 4, 8)]
+    found += [
+        Case("product", "parameter_server", n, 0, extra=lock, copies=PRODUCT // n) for n in (1, 2, 4, 8)
     ]
+    for number in (1, 2, 4, 8):
+        for agent in ("dqn", "a2c"):
+            found.append(
+                Case("lander", "parameter_server", number, 0, 0, "LunarLander-v3", lock, agent=agent)
+            )
+        if number > 1:  # one rank acts, the others plan
+            found.append(Case("lander", "dyna", number - 1, 1, 0, "LunarLander-v3", agent="dyna_q"))
+    found += [Case("spread", "parameter_server", 4, 0, extra=(f"rule={rule}",), repeat=number)
+              for rule in ("hogwild", "lock") for number in range(5)]  # fmt: skip
+    found += variants("solve", (1, 4), 5)
+    for seed in range(2):
+        for size in (1, 4):
+            found += [Case("solve", name, 1, size, seed, "ExaBooster-v0") for name in ("async", "rma_queue")]
+            found.append(Case("solve", "parameter_server", size, 0, seed, "ExaBooster-v0", lock))
+    return found
+
+
+STEPS = {"speed": 6_400, "product": 8_000, "lander": 8_000, "spread": 50_000, "solve": 250_000}
+BASES = {"a2c": "cartpole_a2c", "dqn": "cartpole_dqn", "dyna_q": "cartpole_dyna_q"}
 
 
 def config_of(case: Case) -> configs.Config:
-    """A2C with V-trace everywhere: what differs is how the work is shared."""
-    acting = case.learners if not case.actors else case.actors
-    copies = COPIES * acting if case.workflow == "sharded" else COPIES
-    words = [f"name={case.workflow}", f"num_envs={copies}", f"unroll_length={LENGTH}", *case.extra]
+    """The same agent everywhere (A2C with V-trace, but for `lander`): what differs is how work is shared."""
+    short = case.group in ("speed", "product", "lander")
+    words = [f"name={case.workflow}", f"num_envs={case.copies}", f"unroll_length={LENGTH}", *case.extra]
+    if case.actors:
+        words.append(f"learners={case.learners}")
     if case.workflow == "sharded":
         words.append(f"shards={case.learners}")
-    steps = 6_400 * (1 + acting) if case.group == "speed" else 300_000
+    steps = STEPS[case.group] * (1 + case.acting if short else 1)
+    sleep = {"product": COPY_SECONDS * case.copies, "lander": 0.0, "solve": SLEEP / 2}.get(case.group, SLEEP)
     run = [
-        f"seed={case.seed}", f"step_seconds={SLEEP}", f"total_env_steps={steps}", "tensorboard=false",
-        f"log_every={1_280 if case.group == 'speed' else 6_400}", "checkpoint_seconds=600.0",
-        f"eval_every={0 if case.group == 'speed' else 19_200}", "final_eval_episodes=16", "eval_episodes=16",
+        f"seed={case.seed}", f"step_seconds={sleep}", f"total_env_steps={steps}", "tensorboard=false",
+        f"log_every={1_280 if short else 6_400}", "checkpoint_seconds=600.0",
+        f"eval_every={19_200 if case.group == 'solve' else 0}", "final_eval_episodes=16", "eval_episodes=16",
     ]  # fmt: skip
-    base = "cartpole_a2c" if case.env == "CartPole-v1" else "exabooster_a2c"
-    changes = [f"workflow.{w}" for w in words] + [f"run.{w}" for w in run] + ["agent.vtrace=true"]
-    return configs.load(base, changes)
+    changes = [f"workflow.{w}" for w in words] + [f"run.{w}" for w in run]
+    changes += ["agent.vtrace=true"] if case.agent == "a2c" else []
+    base = "exabooster_a2c" if case.env == "ExaBooster-v0" else BASES[case.agent]
+    return configs.load(base, [f"env.name={case.env}", *changes])
 
 
 def folder_of(case: Case) -> Path:
@@ -158,13 +200,24 @@ def facts(case: Case) -> dict[str, Any]:
         "commit": str(summary.get("commit", ""))[:10],
         "seconds": summary.get("wall_seconds"),
     }
-    metric, target = TARGETS[case.env]
+    if case.group == "spread":
+        found["final"] = summary["eval_return_iqm"]
+        found["norm"] = norm(folder_of(case))
+    metric, target = TARGETS.get(case.env, ("", 0.0))
     episodes = 0.0
     for row in table:
         episodes += row["episodes"] if row["kind"] == "train" else 0
         if row["kind"] == "eval" and row.get(metric) is not None and row[metric] >= target:
             return found | {"solved_seconds": row["wall_seconds"], "solved_episodes": episodes}
     return found
+
+
+def norm(folder: Path) -> float:
+    """Of the parameters at the end: two runs that are the same in bits have the same."""
+    _, fleet = load_run(folder)
+    return float(
+        np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(fleet.actor(0))))
+    )
 
 
 def collect() -> dict[str, Any]:
@@ -182,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("speed", "solve"), help="one group")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS, help="some groups")
     parser.add_argument("--ranks", type=int, help="only jobs of so many ranks")
     parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument("--work", nargs=2, metavar=("GROUP", "RANKS"), help=argparse.SUPPRESS)
@@ -190,9 +243,9 @@ def main() -> None:
     if options.work:
         work(options.work[0], int(options.work[1]))
         return
-    for group in () if options.page else ("speed", "solve"):
+    for group in () if options.page else options.only:
         for ranks in sorted({case.ranks for case in cases() if case.group == group}):
-            if options.only in (None, group) and options.ranks in (None, ranks):
+            if options.ranks in (None, ranks):
                 launch(group, ranks)
     from workflows_page import write  # beside this file; draws and fits
 

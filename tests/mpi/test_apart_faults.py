@@ -1,4 +1,4 @@
-"""Actors that die, stop or are told to go: the job ends and says who, and goes on from its checkpoint."""
+"""Ranks that die, stop or are told to go: the job ends and says who, and goes on from its checkpoint."""
 
 import json
 import os
@@ -10,11 +10,14 @@ from collections import Counter
 import pytest
 import yaml
 
+from jaxrl_hpc import config as configs
 from jaxrl_hpc.io.checkpoint import Checkpointer
-from tests.mpi import apart, launch
+from jaxrl_hpc.io.metrics import read_metrics
+from tests.mpi import apart, launch, shop
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, launch.needs_mpi, pytest.mark.timeout(1800)]
 RESTART = str(launch.ROOT / "scripts" / "mpi_restart.py")
+FAULTS = ("workflow.deadline_seconds=6.0", "run.total_env_steps=400_000", "run.checkpoint_seconds=0.3")
 
 
 def in_the_middle(folder, rank, process, besides):
@@ -35,32 +38,58 @@ def in_the_middle(folder, rank, process, besides):
     pytest.fail(f"the run did not get going; output:\n{process.communicate()[0][-3000:]}")
 
 
-def test_an_actor_killed_stopped_and_told_to_go(tmp_path):
-    data = json.loads(json.dumps(apart.DQN))
-    data["workflow"]["deadline_seconds"] = 6.0
-    data["run"] |= {"total_env_steps": 400_000, "checkpoint_seconds": 0.3, "record_schedule": True}
+def ordeal(tmp_path, data, killed, stopped, told):
+    """A job of three ranks: one is killed, after the restart one stops, after the next one gets a signal."""
+    for text in FAULTS:
+        configs.apply_override(data, text)
     config = tmp_path / "small.yaml"
     config.write_text(yaml.safe_dump(data))
     folder = tmp_path / "run"
     train = ["-m", "jaxrl_hpc.cli.main", "train", str(config), "--run-dir", str(folder)]
     process = launch.start(1, RESTART, "-n", "3", sys.executable, *train)
 
-    killed, step = in_the_middle(folder, 2, process, 0)
-    os.kill(killed["pid"], signal.SIGKILL)
-    stopped, step = in_the_middle(folder, 1, process, step)
-    os.kill(stopped["pid"], signal.SIGSTOP)
-    told, step = in_the_middle(folder, 2, process, step)
-    os.kill(told["pid"], signal.SIGUSR1)
+    step, pids = 0, {}
+    for rank, what in ((killed, signal.SIGKILL), (stopped, signal.SIGSTOP), (told, signal.SIGUSR1)):
+        record, step = in_the_middle(folder, rank, process, step)
+        pids[what] = record["pid"]
+        os.kill(record["pid"], what)
     status, output = launch.finish(process, 300)
 
     assert status == 75, output
-    assert f"rank 2 (process {killed['pid']} on" in output and "died while" in output, output
-    assert f"rank 1 (process {stopped['pid']} on" in output and "has not been heard of for" in output, output
+    assert f"rank {killed} (process {pids[signal.SIGKILL]} on" in output and "died while" in output, output
+    silent = f"rank {stopped} (process {pids[signal.SIGSTOP]} on"
+    assert silent in output and "has not been heard of for" in output, output
     assert output.count("resumed at") == 2, output
-    assert "SIGUSR1 on rank 2: saved at" in output, output
+    assert f"SIGUSR1 on rank {told}: saved at" in output, output
+    return folder
+
+
+def test_an_actor_killed_stopped_and_told_to_go(tmp_path):
+    data = json.loads(json.dumps(apart.DQN))
+    data["run"]["record_schedule"] = True
+    folder = ordeal(tmp_path, data, killed=2, stopped=1, told=2)
     entries = apart.schedule(folder)
     kept = apart.kept(folder)
     assert kept["taken"] == len(entries) and kept["lost"] == 0
     assert len({tuple(entry[:2]) for entry in entries}) == len(entries), "nothing was learned from twice"
     for actor, number in Counter(actor for actor, *_ in entries).items():
         assert sorted(s for a, s, *_ in entries if a == actor) == list(range(number)), "nor left out"
+
+
+SERVED = ["workflow.rule=server", "workflow.servers=1"]
+
+
+@pytest.mark.parametrize(
+    "build, case, changes, killed, stopped, told",
+    [
+        pytest.param(apart, "a2c", ["workflow.name=central_inference"], 1, 0, 2, id="central inference"),
+        pytest.param(apart, "dqn", ["workflow.name=dyna", "agent.name=dyna_q"], 2, 0, 1, id="dyna"),
+        pytest.param(shop, "a2c", ["workflow.rule=lock"], 0, 2, 1, id="workers and a lock"),
+        pytest.param(shop, "a2c", SERVED, 2, 1, 0, id="workers and a server"),
+    ],
+)
+def test_any_rank_of_the_others_too(tmp_path, build, case, changes, killed, stopped, told):
+    data = build.config_of(case, changes).to_dict()
+    folder = ordeal(tmp_path, data, killed, stopped, told)
+    steps = [row["env_steps"] for row in read_metrics(folder).to_pylist() if row["kind"] == "train"]
+    assert steps == sorted(set(steps)), "what a broken job wrote after its last checkpoint is gone"
