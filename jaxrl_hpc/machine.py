@@ -55,8 +55,11 @@ def executors_for(config: Config, lanes: int) -> int:
     return max(1, min(wanted, lanes))
 
 
-def prepare(config: Config, lanes: int) -> None:
-    """Set threads, devices and the compilation cache. Has no effect on devices already in use."""
+def prepare(config: Config, lanes: int) -> str:
+    """Set threads, devices and the compilation cache. Has no effect on devices already in use.
+
+    Returns what a user should know about that; mostly nothing.
+    """
     executors = 1 if config.run.seeds_mode == "vmap" else executors_for(config, lanes)
     if uses_ranks(config):
         executors = max(1, getattr(config.workflow, "devices", 0))
@@ -67,13 +70,23 @@ def prepare(config: Config, lanes: int) -> None:
         # the roles of a job share the cores of a node
         alone = not hasattr(config.workflow, "learners") and not hasattr(config.workflow, "workers")
         threads = available_cores() if wide and alone else 1
-    if not backend_is_up():
+    hint = ""
+    if backend_is_up():
+        devices = len(jax.local_devices())
+        if jax.default_backend() == "cpu" and devices < executors and not uses_ranks(config):
+            hint = (
+                f"JAX was already running with {devices} device(s), so that {lanes} seeds do not use all "
+                f"{executors} cores: start a new process, or call jaxrl_hpc.machine.prepare(config, {lanes}) "
+                "before anything of JAX is computed"
+            )
+    else:
         os.environ["NPROC"] = str(max(threads, 1))  # XLA's own name for the size of its pool
         if executors > 1:
             jax.config.update("jax_num_cpu_devices", executors)
         if exact and platform.machine() in ("x86_64", "AMD64"):
             os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), ROUND_TWICE]).strip()
     enable_compilation_cache()
+    return hint
 
 
 def uses_ranks(config: Config) -> bool:

@@ -154,7 +154,8 @@ def train(
         stop = stack.enter_context(StopSignals())
         deadline = getattr(config.workflow, "deadline_seconds", 0.0)
         watchdog = stack.enter_context(Watchdog(ranks, run.path / "ranks", deadline))
-        machine.prepare(config, len(lanes))
+        if hint := machine.prepare(config, len(lanes)):
+            say(hint)
         parts = build(config)
         check_one_seed(parts, lanes)
         stack.enter_context(telling(parts.env))

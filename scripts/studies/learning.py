@@ -11,13 +11,13 @@ evaluation over seeds with a 95 % bootstrap interval, and the command and commit
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from command_line import Entry, run  # beside this file
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -29,16 +29,6 @@ from jaxrl_hpc.io.units import count, duration
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 IMAGES = ROOT / "docs" / "images"
-
-
-class Entry(NamedTuple):
-    """One config with its seeds and its target."""
-
-    name: str
-    config: str
-    seeds: int
-    target: float | None = None  # final evaluation return; None: the curve is the result
-    overrides: tuple[str, ...] = ()
 
 
 class Study(NamedTuple):
@@ -304,24 +294,5 @@ def write_page(study: str) -> None:
     print(f"wrote docs/results/{study}.md")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY")
-    parser.add_argument("--entry", help="train only this entry")
-    parser.add_argument("--page", action="store_true", help="only write the pages")
-    parser.add_argument("--list", action="store_true", help="show the studies")
-    args = parser.parse_args()
-    if args.list or not args.studies:
-        for name, study in STUDIES.items():
-            print(f"{name:26s} {study.title}: {', '.join(e.name for e in study.entries)}")
-        return
-    for study in args.studies:
-        if not args.page:
-            train(study, args.entry)
-        write_page(study)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, STUDIES, train, write_page)

@@ -10,35 +10,28 @@ entry stands what random play gets, from as many episodes of the same kind.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from command_line import Entry, run  # beside this file
 
 from jaxrl_hpc.io.plots import learning_curves
 from jaxrl_hpc.io.results import RunData, load_run
 from jaxrl_hpc.io.run import RunDirectory
 from jaxrl_hpc.io.units import count, duration
+from jaxrl_hpc.machine import available_cores
 from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-
-
-class Entry(NamedTuple):
-    """One config with its seeds and its target."""
-
-    name: str
-    config: str
-    seeds: int
-    target: float | None = None  # final evaluation return
-    overrides: tuple[str, ...] = ()
 
 
 class Study(NamedTuple):
@@ -97,11 +90,15 @@ def train(study: str, only: str | None) -> None:
     for entry in STUDIES[study].entries:
         if only not in (None, entry.name):
             continue
-        for seed in range(entry.seeds):
-            print("+ jaxrl-hpc", *command(study, entry, seed), flush=True)
-            words = [sys.executable, "-m", "jaxrl_hpc.cli.main", *command(study, entry, seed)]
-            subprocess.run(words, cwd=ROOT, check=True, env={**os.environ, "NPROC": "1"})
+        with ThreadPoolExecutor(available_cores()) as pool:  # a process per core at a time
+            list(pool.map(partial(train_one, study, entry), range(entry.seeds)))
         play_randomly(study, entry)
+
+
+def train_one(study: str, entry: Entry, seed: int) -> None:
+    print("+ jaxrl-hpc", *command(study, entry, seed), flush=True)
+    words = [sys.executable, "-m", "jaxrl_hpc.cli.main", *command(study, entry, seed)]
+    subprocess.run(words, cwd=ROOT, check=True, env={**os.environ, "NPROC": "1"})
 
 
 def random_file(study: str, entry: Entry) -> Path:
@@ -204,7 +201,8 @@ def write_page(study: str) -> None:
         *(row(study, entry, runs) for entry, runs in rows),
         "",
         "Final evaluation: greedy episodes after the last update, in simulators of their own; IQM and "
-        "bootstrap interval over seeds, for random play over episodes. The machine had other work meanwhile.",
+        "bootstrap interval over seeds, for random play over episodes. Several "
+        "seeds trained at the same time, one on each core.",
         *_missing(study, rows),
         "",
         "| entry | command, of each seed | commit |",
@@ -227,24 +225,5 @@ def _missing(study: str, rows: list[tuple[Entry, list[RunData]]]) -> list[str]:
     return [f"Not yet run: {', '.join(left)}."] if left else []
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY")
-    parser.add_argument("--entry", help="train only this entry")
-    parser.add_argument("--page", action="store_true", help="only write the pages")
-    parser.add_argument("--list", action="store_true", help="show the studies")
-    args = parser.parse_args()
-    if args.list or not args.studies:
-        for name, study in STUDIES.items():
-            print(f"{name:16s} {study.title}: {', '.join(e.name for e in study.entries)}")
-        return
-    for study in args.studies:
-        if not args.page:
-            train(study, args.entry)
-        write_page(study)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, STUDIES, train, write_page)
