@@ -1,9 +1,9 @@
-"""The same trials as one packed task, as separate pinned processes, and one after another.
+"""The same trials as packed tasks, as separate pinned processes, and one after another.
 
-A trial is CartPole-v1 by DQN, cut to a number of steps that takes a given time of one core. Packed: one
-task of `jaxrl-hpc sweep run`. Separate: a `jaxrl-hpc train` process per trial, each pinned to a core, as
-many at a time as there are cores. One after another: the same processes, one at a time, free to use every
-core. scripts/studies/packing.py makes a page of it.
+A trial is CartPole-v1 by DQN, cut to a number of steps that takes a given time of one core. Packed: as
+many tasks as there are cores, by `jaxrl-hpc sweep run`. Separate: a `jaxrl-hpc train` process per trial,
+each pinned to a core, as many at a time as there are cores. One after another: the same processes, one at a
+time, free to use every core. scripts/studies/packing.py makes a page of it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ class Length(NamedTuple):
 def plan_of(folder: Path, steps: int, trials: int, mode: str = "solo") -> tuple[Path, Plan]:
     """A sweep over step sizes."""
     axis = {"grid": [3e-4, 3e-3], "points": trials, "log": True} if trials > 1 else [1e-3]
-    data: dict[str, Any] = {"base": "cartpole_dqn", "budget": steps, "trials_per_task": trials}
-    data |= {"axes": {"agent.learning_rate": axis}, "overrides": BASE | {"run.seeds_mode": mode}}
+    per_task = trials if mode in ("vmap", "one_task") else -(-trials // available_cores())
+    data: dict[str, Any] = {"base": "cartpole_dqn", "budget": steps, "trials_per_task": per_task}
+    data |= {
+        "axes": {"agent.learning_rate": axis},
+        "overrides": BASE | {"run.seeds_mode": "vmap" if mode == "vmap" else "solo"},
+    }
     path = folder / f"packing-{steps}-{trials}-{mode}.yaml"
     path.write_text(yaml.safe_dump(data))
     return path, make_plan(load_spec(path))
@@ -76,7 +80,7 @@ class Watch:
         total = 0
         for process in self.running:
             try:
-                total += process.memory_info().rss
+                total += sum(p.memory_info().rss for p in (process, *process.children(recursive=True)))
             except psutil.Error:
                 continue
         self.peak = max(self.peak, total)
@@ -103,7 +107,8 @@ def packed(folder: Path, steps: int, trials: int, mode: str = "solo") -> dict[st
     result = watch.finish() | {"trials": trials}
     summaries = [json.loads(p.read_text()) for p in (where / "trials").glob("*/summary.json")]
     assert len(summaries) == trials and all(s["status"] == "finished" for s in summaries)
-    return result | {"training_seconds": summaries[0]["wall_seconds"], "cores": available_cores()}
+    training = max(summary["wall_seconds"] for summary in summaries)
+    return result | {"training_seconds": training, "cores": available_cores()}
 
 
 def separate(folder: Path, steps: int, trials: int, at_once: int) -> dict[str, Any]:
@@ -140,8 +145,8 @@ def separate(folder: Path, steps: int, trials: int, at_once: int) -> dict[str, A
 
 
 def compile_only(sweep_file: str) -> None:
-    """Put the programs of a packed task into the compilation cache, on every core, and train nothing."""
-    trials = make_plan(load_spec(sweep_file)).trials
+    """Put the programs of a packed task into the compilation cache, and train nothing."""
+    trials = make_plan(load_spec(sweep_file)).tasks[0].trials
     config = trials[0].config
     machine.prepare(config, len(trials))
     make_fleet(config, build(config), [Lane(t.seed, hypers_of(t.config), t.id) for t in trials]).compile()
@@ -169,6 +174,9 @@ def measure(length: Length, rate: float, folder: Path) -> dict[str, Any]:
     if length.seconds <= 1:
         warm_up(folder, steps, length.packed, "vmap")
         row["vmap"] = packed(folder, steps, length.packed, "vmap")
+    else:
+        warm_up(folder, steps, length.packed, "one_task")
+        row["one_task"] = packed(folder, steps, length.packed, "one_task")
     row["separate"] = separate(folder, steps, length.separate, available_cores())
     row["alone"] = separate(folder, steps, length.alone, 1)
     return row | {"load": os.getloadavg()[0]}

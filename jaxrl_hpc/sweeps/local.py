@@ -1,6 +1,7 @@
 """All tasks of a sweep on this machine, using every core.
 
-Each task is a process of its own with cores of its own: as many at a time as their lanes can keep busy.
+Each task is a process of its own with cores of its own, as many at a time as there are cores: devices of one
+process share XLA's threads and get in each other's way (docs/results/packing.md).
 A task that fails does not stop the others.
 """
 
@@ -36,9 +37,7 @@ def unfinished(plan: Plan, directory: SweepDirectory) -> list[Task]:
 def slots(tasks: Sequence[Task], jobs: int | None = None) -> list[list[int]]:
     """Core numbers for each of the tasks that run at the same time."""
     cores = sorted(os.sched_getaffinity(0))[: available_cores()]
-    widest = max(len(task.trials) for task in tasks)
-    count = jobs or max(1, len(cores) // widest)
-    count = min(count, len(tasks))
+    count = min(jobs or len(cores), len(tasks))
     if count >= len(cores):
         return [[cores[i % len(cores)]] for i in range(count)]
     return [cores[i * len(cores) // count : (i + 1) * len(cores) // count] for i in range(count)]

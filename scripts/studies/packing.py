@@ -1,4 +1,4 @@
-"""Does packing pay? The same trials as one packed task, as separate pinned processes, and one after another.
+"""Does packing pay? The same trials as packed tasks, as separate pinned processes, and one after another.
 
     python scripts/studies/packing.py               measure (about twelve minutes) and write the page
     python scripts/studies/packing.py --only 0.1    measure one length of trial again, keep the others
@@ -75,10 +75,23 @@ def memory_line(row: dict[str, Any], cores: int) -> str:
     return f"| {length_of(row):.2g} s | {whole:.0f} MiB for {trials} | {share:.0f} MiB | {process:.0f} MiB |"
 
 
-def training_ratio(row: dict[str, Any]) -> float:
-    """How fast lanes of a packed task train, against separate pinned processes, the start left out."""
-    rounds = row["packed"]["trials"] / row["packed"]["cores"]
-    return row["separate"]["training_seconds"] * rounds / row["packed"]["training_seconds"]
+def training_ratio(row: dict[str, Any], kind: str = "packed") -> float:
+    """How fast lanes of packed tasks train, against separate pinned processes, the start left out."""
+    rounds = row[kind]["trials"] / row[kind]["cores"]
+    return row["separate"]["training_seconds"] * rounds / row[kind]["training_seconds"]
+
+
+def one_task(rows: Sequence[dict[str, Any]]) -> str:
+    """What a single task over all cores loses."""
+    found = [f"{training_ratio(row, 'one_task'):.2f}" for row in rows if "one_task" in row]
+    if not found:
+        return ""
+    return (
+        f"One task that holds all trials and spreads them over all cores itself trains at "
+        f"{', '.join(found)} times that speed (the longer lengths): the devices of one process share XLA's "
+        "pool of threads, which hands work of one lane to the other's core. So choose `trials_per_task` such "
+        "that there are at least as many tasks as cores."
+    )
 
 
 def limit(row: dict[str, Any], cores: int) -> str:
@@ -121,8 +134,8 @@ def page(report: dict[str, Any]) -> str:
 
 Made by `python scripts/studies/packing.py`.
 
-{TRIALS} trials as one packed task, as separate pinned processes, and one after another, against the length
-of a trial.
+{TRIALS} trials as packed tasks (one per core, each with its share of the trials side by side), as separate
+pinned processes, and one after another, against the length of a trial.
 
 ![wall time against trial length](packing.png)
 
@@ -137,9 +150,10 @@ packed task only the training grows with the number of trials, the start does no
 - Goal: ten times faster where the start dominates: {verdicts[1]} (most {max(gains):.1f} ×).
 
 What packing saves is the start. Training itself, the start left out, ran at
-{ratios} times the speed of separate pinned processes in these rows. A likely reason, not
-measured by itself: lanes of a task wait for each other at every log point. By the last row
-{limit(rows[-1], report["cores"])}
+{ratios} times the speed of separate pinned processes in these rows: like them, a
+task here has a core of its own. By the last row {limit(rows[-1], report["cores"])}
+
+{one_task(rows)}
 {disturbed(report)}
 ## Core time
 
@@ -152,7 +166,7 @@ separate processes is this divided by the number of cores.
 
 ## Memory
 
-| trial | a packed task | of it a trial | a separate process |
+| trial | packed tasks | of it a trial | a separate process |
 |---|---|---|---|
 {chr(10).join(memory_line(row, report["cores"]) for row in rows)}
 

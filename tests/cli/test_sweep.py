@@ -142,7 +142,7 @@ def test_cores_are_shared_out(tmp_path, monkeypatch):
     assert local.slots(tasks) == [[0, 1], [2, 3, 4], [5, 6, 7]]  # three tasks of two lanes
     assert local.slots(tasks, jobs=1) == [[0, 1, 2, 3, 4, 5, 6, 7]]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    assert local.slots(tasks) == [[0, 1]]
+    assert local.slots(tasks) == [[0], [1]]  # a process per core, not devices of one process
     assert local.slots(tasks, jobs=3) == [[0], [1], [0]]
 
 
