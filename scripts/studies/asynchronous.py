@@ -64,15 +64,14 @@ def agents() -> list[Entry]:
 
 
 # deep queues make unrolls old, and nothing else does: what waits was made with older parameters
-OLD = (
-    "workflow.in_flight=8",
-    "workflow.max_lag=null",
-    "run.total_env_steps=300_000",
-    "run.eval_every=20_000",
-)
+OLD = ("workflow.max_lag=null", "run.total_env_steps=300_000", "run.eval_every=20_000")
 VTRACE = [
-    Entry("vtrace", "workflows/cartpole_a3c", 1, 4, None, ("agent.vtrace=true", *OLD)),
-    Entry("no correction", "workflows/cartpole_a3c", 1, 4, None, ("agent.vtrace=false", *OLD)),
+    Entry(f"{name} q{depth}", "workflows/cartpole_a3c", 1, 4, None, (*changes, *OLD))
+    for depth in (2, 8)
+    for name, changes in (
+        ("vtrace", ("agent.vtrace=true", f"workflow.in_flight={depth}")),
+        ("no correction", ("agent.vtrace=false", f"workflow.in_flight={depth}")),
+    )
 ]
 ATARI = [  # one seed each: how fast it goes, and that it begins to learn
     Entry("impala Breakout", "workflows/atari_breakout_impala", 1, 2, None),
@@ -242,8 +241,9 @@ def write_page() -> None:
         lines += [
             "## V-trace under real lag",
             "",
-            "A2C with four actors and queues of eight unrolls each, so that what is learned from is old; "
-            "with and without V-trace, otherwise the same ([lag by construction](vtrace_lag.md)).",
+            "A2C with four actors and queues of two and of eight unrolls each (q2, q8), so that what is "
+            "learned from is old; with and without V-trace, otherwise the same "
+            "([lag by construction](vtrace_lag.md)).",
             "",
             "![returns, clipped weights, ages](asynchronous_vtrace.png)",
             "",
