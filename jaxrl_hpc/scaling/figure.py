@@ -58,9 +58,12 @@ def draw(report: dict[str, Any], path: Path) -> None:
         left, middle, right = figure.subplots(1, 3)
         labels = [f"{row['ranks']}×{row['devices']}" for row in report["rows"]]
         places = range(len(labels))
-        left.bar(places, [row["milliseconds"] for row in report["rows"]], color=color(0), label="measured")
+        times = [row["milliseconds"] for row in report["rows"]]
+        left.bar(places, times, color=color(0), label="measured")
         predicted = [row["predicted_milliseconds"] for row in report["rows"]]
         left.plot(places, predicted, "o", color=color(1), label="predicted")
+        if max(times) > 10 * min(times):
+            left.set_yscale("log")
         left.set_xticks(list(places), labels)
         left.set_xlabel("Ranks × devices")
         left.set_ylabel("Milliseconds per iteration")
