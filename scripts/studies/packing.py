@@ -94,17 +94,6 @@ def one_task(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def limit(row: dict[str, Any], cores: int) -> str:
-    """The length of trial from which on the start that packing saves is less than what it costs."""
-    ratio = training_ratio(row)
-    if ratio >= 1:
-        return "there is no length from which on separate processes would be faster."
-    processes = row["separate"]["seconds"] * cores / row["separate"]["trials"]
-    start = processes - row["separate"]["training_seconds"]
-    longest = duration(start * ratio / (1 - ratio))
-    return f"trials longer than about {longest} of a core would be faster as separate processes."
-
-
 def disturbed(report: dict[str, Any]) -> str:
     """A warning if the machine was not calm."""
     busy = [row for row in report["rows"] if row["load"] > 1.5 * report["cores"]]
@@ -150,8 +139,9 @@ packed task only the training grows with the number of trials, the start does no
 - Goal: ten times faster where the start dominates: {verdicts[1]} (most {max(gains):.1f} ×).
 
 What packing saves is the start. Training itself, the start left out, ran at
-{ratios} times the speed of separate pinned processes in these rows: like them, a
-task here has a core of its own. By the last row {limit(rows[-1], report["cores"])}
+{ratios} times the speed of separate pinned processes in these rows. Like them, a task
+has a core of its own here; at the last length it holds one trial only and does exactly the same work, so that a
+factor other than 1 there is the machine's noise.
 
 {one_task(rows)}
 {disturbed(report)}

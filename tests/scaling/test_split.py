@@ -5,9 +5,11 @@ import json
 import pytest
 
 from jaxrl_hpc.cli.main import main
+from jaxrl_hpc.io.metrics import read_metrics
 from jaxrl_hpc.scaling import split
 from jaxrl_hpc.scaling.costs import Costs, Plan
 from jaxrl_hpc.scaling.model import Line
+from tests.mpi import launch
 
 
 def costs(acting, update, **more):
@@ -64,3 +66,31 @@ def test_command_measures_and_recommends(tmp_path, capsys):
 def test_what_cannot_be_divided(capsys, arguments, message):
     assert main(["scaling", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@launch.needs_mpi
+def test_the_recommended_split_is_the_fastest_in_fact(tmp_path):
+    """Steps that sleep 4 ms, so that two cores are enough for four ranks: then nearly all should act."""
+    words = ["run.step_seconds=0.004", "workflow.num_envs=4", "workflow.unroll_length=16"]
+    scaling = ["scaling", "workflows/cartpole_impala", *words, "--split", "4", "--out", str(tmp_path)]
+    assert main(scaling) == 0
+    best = json.loads((tmp_path / "split.json").read_text())["recommended"]["learners"]
+    words += [
+        "run.total_env_steps=16_000",
+        "run.log_every=640",
+        "run.eval_every=0",
+        "run.final_eval_episodes=4",
+    ]
+    speeds = {}
+    for learners in (1, 2):
+        folder = tmp_path / str(learners)
+        job = ["train", "workflows/cartpole_impala", *words, f"workflow.learners={learners}"]
+        status, output = launch.run(4, "-m", "jaxrl_hpc.cli.main", *job, "--run-dir", str(folder), NPROC="1")
+        assert status == 0, output
+        rows = [row for row in read_metrics(folder).to_pylist() if row["kind"] == "train"]
+        late = rows[len(rows) // 4], rows[-1]  # the beginning compiles
+        steps, seconds = (late[1][name] - late[0][name] for name in ("env_steps", "wall_seconds"))
+        speeds[learners] = steps / seconds
+    assert best == max(speeds, key=lambda learners: speeds[learners]), speeds
