@@ -140,7 +140,7 @@ packed task only the training grows with the number of trials, the start does no
 
 What packing saves is the start. Training itself, the start left out, ran at
 {ratios} times the speed of separate pinned processes in these rows. Like them, a task
-has a core of its own here; at the last length it holds one trial only and does exactly the same work, so that a
+has a core of its own here; at the last length it holds one trial only and does the same work, so that a
 factor other than 1 there is the machine's noise.
 
 {one_task(rows)}
