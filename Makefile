@@ -24,7 +24,8 @@ install: .venv/.installed
 	@touch $@
 
 .venv/.dependencies: .venv/.uv requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	awk -v mpi=$(MPI) '/^[A-Za-z]/ {keep = mpi || !/^(mpi4py|mpich)==/} keep' requirements.lock > .venv/requirements.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r .venv/requirements.txt
 ifeq ($(MPI),1)
 	$(MPI4JAX_ENV) $(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-cache \
 	  "$$(sed -n 's/.*"\(mpi4jax==[^"]*\)".*/\1/p' pyproject.toml)"

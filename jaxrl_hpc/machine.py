@@ -21,6 +21,7 @@ from jaxrl_hpc.config import Config
 # Without fused multiply-add a product and a sum are rounded one by one, whichever way XLA fuses them; with it
 # programs for one and for several devices, which it fuses differently, would differ in last bits.
 ROUND_TWICE = "--xla_cpu_max_isa=AVX"
+CGROUPS = Path("/sys/fs/cgroup")
 # from about this width on a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
 WIDE_LAYER = 256
 
@@ -35,13 +36,29 @@ def available_cores() -> int:
 def available_memory() -> int:
     """Bytes that this process may still take: free memory, and the cgroup's limit if lower."""
     free = psutil.virtual_memory().available
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in memory_limit_files():
         try:
-            limit = int(Path(path).read_text())
-        except (OSError, ValueError):
+            limit = int(path.read_text())
+        except (OSError, ValueError):  # not there, or "max"
             continue
         free = min(free, limit - psutil.Process().memory_info().rss)
     return free
+
+
+def memory_limit_files(groups: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> list[Path]:
+    """Of the control group that this process is in (Slurm makes one per job and step) and of all above it."""
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        lines = []
+    found = []
+    for line in lines:
+        _, kinds, name = line.split(":", 2)
+        if kinds in ("", "memory"):  # version 2 and 1
+            base, file = (root, "memory.max") if not kinds else (root / "memory", "memory.limit_in_bytes")
+            inner = base / name.strip("/")
+            found += [folder / file for folder in (inner, *inner.parents) if folder.is_relative_to(base)]
+    return found
 
 
 def _widest_layer(config: Config) -> int:

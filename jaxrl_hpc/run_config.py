@@ -30,7 +30,7 @@ class RunConfig(Schema):
     keep_checkpoints: int = static(2, "checkpoints kept", ge=1)
     tensorboard: bool = static(True, "also write TensorBoard event files")
     trackers: tuple[Literal["wandb", "mlflow"], ...] = static(
-        (), "also log to Weights & Biases or MLflow (pip install 'jaxrl-hpc[tracking]'), offline by default"
+        (), "also log to Weights & Biases or MLflow (pip install -e '.[tracking]'), offline by default"
     )
     profile: bool = static(False, "time the phases of the run: columns time/… of the metrics, trace.json")
     record_schedule: bool = static(

@@ -1,6 +1,6 @@
 """Experiment trackers that people already use, as metrics Writers: Weights & Biases and MLflow.
 
-    run.trackers=[wandb,mlflow]        pip install 'jaxrl-hpc[tracking]'
+    run.trackers=[wandb,mlflow]        pip install -e '.[tracking]'
 
 Both write into the run's folder and talk to nobody unless told to by their own variables: W&B is offline
 (`wandb sync RUN_DIR/wandb/offline-run-*` uploads it; WANDB_MODE=online does so at once), MLflow uses a file
@@ -57,7 +57,7 @@ def load_library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise UserError(
-            f"run.trackers: {name} is not installed; pip install 'jaxrl-hpc[tracking]', or leave {name} out"
+            f"run.trackers: {name} is not installed; pip install -e '.[tracking]', or leave {name} out"
         ) from None
 
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jaxrl_hpc import machine
 from jaxrl_hpc.bench import train
 from jaxrl_hpc.bench.threads import WORTH_IT
 
@@ -178,7 +179,7 @@ def threads(report: dict[str, Any]) -> list[str]:
         "## Threads",
         f"A single run with one XLA thread and with {count}, by the width of its two hidden layers "
         f"(`jaxrl-hpc bench threads`): more threads bring {WORTH_IT}× or more {turn}. "
-        f"`WIDE_LAYER = {report['in_use']}` is in use: narrower networks get one thread, and several seeds "
+        f"`WIDE_LAYER = {machine.WIDE_LAYER}` is in use: narrower networks get one thread, and several seeds "
         "one core each.",
         "",
         circumstances(report),

@@ -31,7 +31,7 @@ def make_pool(task: PoolTask, copies: int, seed: int) -> Any:
     try:
         import envpool
     except ImportError:
-        raise UserError(f"env.name: {task.id} needs envpool: pip install 'jaxrl-hpc[external]'") from None
+        raise UserError(f"env.name: {task.id} needs envpool: pip install -e '.[external]'") from None
     return envpool.make(
         task.id, env_type="gymnasium", num_envs=copies, num_threads=1, seed=seed % 2**31, **task.settings
     )

@@ -42,7 +42,7 @@ def library() -> Any:
         import gymnasium
     except ImportError:
         raise UserError(
-            "env.name: gymnasium environments need gymnasium: pip install 'jaxrl-hpc[external]'"
+            "env.name: gymnasium environments need gymnasium: pip install -e '.[external]'"
         ) from None
     return gymnasium
 
