@@ -146,9 +146,7 @@ STUDIES = {
         "1.45 equals the original authors' rolling result.",
         (
             Entry("ppo", "exabooster_ppo", 8, 1.45),
-            Entry("ppo_long", "exabooster_ppo", 8, 1.75, ("run.total_env_steps=5_000_000",)),
             Entry("dqn", "exabooster_dqn", 8, 1.45),
-            Entry("dqn_long", "exabooster_dqn", 8, 1.75, ("run.total_env_steps=4_000_000",)),
             Entry("a2c", "exabooster_a2c", 8, 1.45),
             Entry("a2c_vtrace", "exabooster_a2c", 8, 1.45, ("agent.vtrace=true",)),
             Entry("recurrent_dqn", "exabooster_recurrent_dqn", 8, 1.45),
