@@ -87,8 +87,8 @@ def figure_of(played: dict[str, list[dict[str, Any]]]) -> Figure:
         panel.axhline(1.0, color="#5b6270", linewidth=0.9)
         panel.set_xticks(range(len(FITS)), [f"played on fit {fit}" for fit in FITS])
         panel.set_ylabel("improvement factor")
-        panel.set_ylim(0.0, 2.3)
-        panel.legend(ncols=2, loc="upper left")
+        panel.set_ylim(0.0, 2.4)
+        panel.legend(ncols=4, loc="upper left", fontsize=9)
     return figure
 
 
