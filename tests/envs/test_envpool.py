@@ -131,5 +131,5 @@ def test_atari():
 
 def test_a_missing_game_is_a_sentence(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
-    with pytest.raises(UserError, match=r"LunarLander-v3 needs envpool: pip install 'jaxrl-hpc\[external\]'"):
+    with pytest.raises(UserError, match=r"LunarLander-v3 needs envpool: pip install -e '.\[external\]'"):
         make_pool(PoolTask("LunarLander-v3", {}), 1, 0)
