@@ -125,14 +125,13 @@ class Stepper(Actor):
                 if not told and time.monotonic() - began > TELL_SECONDS:
                     told = True
                     phase = f"waiting for actions from rank {self.learner}"
-                    self.watchdog.at(phase, self.state.sequence, armed=self._compiled)
+                    self.watchdog.at(phase, self.state.sequence, armed=self._compiled, often=True)
                 self.patience.pause()
                 continue
             self.patience.again()
             tag, letter = found
             if tag == ACTION:
-                if told or not self._compiled:
-                    self.watchdog.at("stepping", self.state.sequence, armed=self._compiled)
+                self.watchdog.at("stepping", self.state.sequence, armed=self._compiled, often=True)
                 self._compiled = True
                 return letter
             if tag == CARRY:
