@@ -1,9 +1,11 @@
-"""What the scripts of learning studies share: an entry, and the command line."""
+"""What scripts of studies share: an entry of a learning study, and command lines."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -38,3 +40,24 @@ def run(
         if not args.page:
             train(name, args.entry)
         write_page(name)
+
+
+def run_on_ranks(
+    text: str | None,
+    stored: Path,
+    on_ranks: Callable[[], None],
+    measure: Callable[[], dict[str, Any]],
+    write: Callable[[dict[str, Any]], None],
+) -> None:
+    """Measure by jobs of this very script and keep the numbers, or take the stored ones; write the page."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", action="store_true", help="from the stored numbers")
+    parser.add_argument("--ranks", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.ranks:
+        on_ranks()
+        return
+    data = json.loads(stored.read_text()) if args.page else measure()
+    stored.write_text(json.dumps(data, indent=1) + "\n")
+    write(data)
+    print(f"written to {stored.with_suffix('.md')}")

@@ -9,7 +9,6 @@ machine slows all of them alike; medians over rounds are told.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from command_line import run_on_ranks  # beside this file
 
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
 from jaxrl_hpc.comm.channel import Sizes, Transport
@@ -153,22 +153,9 @@ namespace of its own, and windows have a progress thread per rank."""
     return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--page", action="store_true", help="from the stored numbers")
-    parser.add_argument("--ranks", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.ranks:
-        on_ranks()
-        return
-    stored = RESULTS / "transports.json"
-    data = json.loads(stored.read_text()) if args.page else measure()
-    stored.write_text(json.dumps(data, indent=1) + "\n")
+def write(data: dict[str, Any]) -> None:
     (RESULTS / "transports.md").write_text(page(data))
-    print(f"written to {RESULTS / 'transports.md'}")
 
 
 if __name__ == "__main__":
-    main()
+    run_on_ranks(__doc__, RESULTS / "transports.json", on_ranks, measure, write)

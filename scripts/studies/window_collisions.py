@@ -10,7 +10,6 @@ are none. EXARL found by simulation that collisions are significant from learner
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from command_line import run_on_ranks  # beside this file
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -228,23 +228,11 @@ Measured with {WINDOWS} rings of {PRODUCERS} producing ranks and up to {max(LEAR
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--page", action="store_true", help="from the stored numbers")
-    parser.add_argument("--ranks", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.ranks:
-        on_ranks()
-        return
-    stored = RESULTS / "window_collisions.json"
-    data = json.loads(stored.read_text()) if args.page else measure() | {"simulated": simulated()}
-    stored.write_text(json.dumps(data, indent=1) + "\n")
+def write(data: dict[str, Any]) -> None:
     figure_of(data).savefig(RESULTS / "window_collisions.png")
     (RESULTS / "window_collisions.md").write_text(page(data))
-    print(f"written to {RESULTS / 'window_collisions.md'}")
 
 
 if __name__ == "__main__":
-    main()
+    stored = RESULTS / "window_collisions.json"
+    run_on_ranks(__doc__, stored, on_ranks, lambda: measure() | {"simulated": simulated()}, write)

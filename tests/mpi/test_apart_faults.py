@@ -59,7 +59,7 @@ def ordeal(tmp_path, data, killed, stopped, told):
     assert f"rank {killed} (process {pids[signal.SIGKILL]} on" in output and "died while" in output, output
     silent = f"rank {stopped} (process {pids[signal.SIGSTOP]} on"
     assert silent in output and "has not been heard of for" in output, output
-    assert output.count("resumed at") >= 2, output  # a busy machine may make the watchdog fire once more
+    assert output.count("resumed at") == 2, output
     assert f"SIGUSR1 on rank {told}: saved at" in output, output
     return folder
 

@@ -12,9 +12,8 @@ RECORD = "run.record_schedule=true"
 
 
 def start(ranks, folder, *texts):
-    status, output = launch.run(ranks, "-m", "tests.mpi.shop", str(folder), *texts)
-    assert status == 0, output
-    return {r["case"]: r for r in launch.results(output) if r["rank"] == 0}
+    found, _ = launch.cases("tests.mpi.shop", ranks, folder, *texts)
+    return {case: results[-1] for case, results in found.items()}
 
 
 @pytest.fixture(scope="module")
