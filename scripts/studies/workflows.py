@@ -101,8 +101,8 @@ def cases() -> list[Case]:
     lock = ("rule=lock",)
     found = variants("speed", (1, 2, 4), 1)
     found += [Case("speed", name, learners, actors) for name in ("async", "rma_queue")
-              for learners, actors in ((1, 3), (2, 2), (1, 8), (2, 8))]  # fmt: skip
-    found.append(Case("speed", "parameter_server", 8, 0, extra=lock))
+              for learners, actors in ((1, 3), (2, 2), (1, 8), (2, 8), (4, 4))]  # fmt: skip
+    found += [Case("speed", "parameter_server", 8, 0, extra=lock), Case("speed", "central_inference", 1, 8)]
     found += [Case("product", "async", 1, n, copies=PRODUCT // n) for n in (1, 2, 4, 8)]
     found += [
         Case("product", "parameter_server", n, 0, extra=lock, copies=PRODUCT // n) for n in (1, 2, 4, 8)
