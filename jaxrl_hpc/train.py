@@ -137,6 +137,7 @@ def train(
     folder = Path(run_dir or Path("runs") / config.run.name)
     with contextlib.ExitStack() as stack:
         stack.enter_context(ranks.guard())
+        resume = ranks.share(resume)  # a rank that looked later may see the folder that rank 0 has just made
 
         def claim() -> tuple[RunDirectory, dict[str, Any] | None]:
             run = RunDirectory.open(folder, resume=resume)

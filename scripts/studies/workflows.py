@@ -163,7 +163,7 @@ def work(group: str, ranks: int) -> None:
     for case in cases():
         if case.group == group and case.ranks == ranks and not finished(case):
             print(f"+ {case.group} {case.name}", flush=True)
-            train(config_of(case), folder_of(case), resume=folder_of(case).is_dir(), say=lambda _: None)
+            train(config_of(case), folder_of(case), resume=True, say=lambda _: None)
 
 
 def launch(group: str, ranks: int) -> None:
