@@ -16,6 +16,7 @@ process was (scripts/mpi_restart.py).
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 
 from jaxrl_hpc.comm.ranks import Ranks
 
+log = logging.getLogger(__name__)
 EXIT_STALLED = 76
 LOOKS_OF_GRACE = 3  # a file is seen to be still up to two looks late
 FRESH_SECONDS = 0.5  # a file older than that is written anew when there is progress
@@ -41,6 +43,7 @@ class Watchdog:
         self._progress = time.monotonic()
         self._count = 0
         self._written = 0.0
+        self._mute = False  # has said that it cannot write
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -92,8 +95,17 @@ class Watchdog:
             "count": self._count,
         }
         temporary = self.folder / f"{self.ranks.rank}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(record))
-        os.replace(temporary, self.folder / f"{self.ranks.rank}.json")
+        try:
+            temporary.write_text(json.dumps(record))
+            os.replace(temporary, self.folder / f"{self.ranks.rank}.json")
+        except OSError as error:  # a disk that is full for a moment must not end the thread that watches
+            if not self._mute:
+                log.warning(
+                    "rank %d cannot say that it is alive (%s); others may take it for dead",
+                    self.ranks.rank,
+                    error,
+                )
+            self._mute = True
 
     def _watch(self) -> None:
         neighbour = (self.ranks.rank + 1) % self.ranks.size

@@ -196,22 +196,50 @@ def far_table(costs: dict[str, Costs], curves: dict[str, dict[int, Outcome]]) ->
     return lines
 
 
+def by_seed(runs: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Runs that differ in their seed only: (environment, variant, learners + actors) -> runs."""
+    ordered = sorted(runs, key=lambda r: (r["env"], acting(r), key(r)))
+    found = itertools.groupby(ordered, key=lambda r: (r["env"], r["variant"], shape(r)))
+    return {name: list(items) for name, items in found}
+
+
+def draw_solve(runs: list[dict[str, Any]]) -> None:
+    """A dot for every seed that solved its environment, a line at the median of all."""
+    grouped = by_seed(runs)
+    names = list(dict.fromkeys(env for env, *_ in grouped))
+    with matplotlib.rc_context(MATPLOTLIB):
+        figure = Figure(figsize=(10.0, 0.3 * len(grouped) + 1.0), layout="constrained")
+        sizes = [sum(env == name for env, *_ in grouped) for name in names]
+        panels = figure.subplots(len(names), 1, squeeze=False, sharex=True, height_ratios=sizes)[:, 0]
+        for panel, name in zip(panels, names, strict=True):
+            mine = {k: several for k, several in grouped.items() if k[0] == name}
+            for place, several in enumerate(mine.values()):
+                times = [run.get("solved_seconds", np.inf) for run in several]
+                kept = [seconds for seconds in times if np.isfinite(seconds)]
+                panel.plot(kept, [place] * len(kept), "o", color=color(0), alpha=0.6)
+                if np.isfinite(np.median(times)):
+                    panel.plot([np.median(times)], [place], "|", color="black", markersize=14)
+            labels = [f"{variant}, {ranks}" for _, variant, ranks in mine]
+            panel.set_yticks(range(len(mine)), labels, fontsize=8)
+            panel.invert_yaxis()
+            panel.set_title(name)
+            panel.set_xlim(left=0)
+        panels[-1].set_xlabel("Seconds until solved: seeds (dots) and their median (bar)")
+        figure.savefig(RESULTS / "workflows_solve.png", dpi=110)
+
+
 def solve_table(runs: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| env | workflow | learners + actors | seeds | solved | median time | × one process "
-        "| median episodes | time per episode |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| env | workflow | learners + actors | seeds | solved | median time | fastest to slowest "
+        "| × one process | median episodes | time per episode |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
 
     def middle(several: list[dict[str, Any]], what: str) -> float:
         """Over seeds; a seed that never solved it counts as for ever."""
         return float(np.median([run.get(what, np.inf) for run in several]))
 
-    ordered = sorted(runs, key=lambda r: (r["env"], acting(r), key(r)))
-    grouped = {
-        name: list(items)
-        for name, items in itertools.groupby(ordered, key=lambda r: (r["env"], r["variant"], shape(r)))
-    }
+    grouped = by_seed(runs)
     for (env, variant, ranks), several in grouped.items():
         solved = sum("solved_seconds" in run for run in several)
         seconds, episodes = (middle(several, f"solved_{what}") for what in ("seconds", "episodes"))
@@ -219,10 +247,13 @@ def solve_table(runs: list[dict[str, Any]]) -> list[str]:
         gain = middle(alone, "solved_seconds") / seconds if alone and np.isfinite(seconds) else np.nan
         row = [env, variant, ranks, str(len(several)), str(solved)]
         if np.isfinite(seconds):
-            row += [duration(seconds), f"{gain:.2f}" if np.isfinite(gain) else "–"]
+            times = [run.get("solved_seconds", np.inf) for run in several]
+            slowest = duration(max(times)) if np.isfinite(max(times)) else "never"
+            row += [duration(seconds), f"{duration(min(times))} to {slowest}"]
+            row += [f"{gain:.2f}" if np.isfinite(gain) else "–"]
             row += [count(episodes), f"{1e3 * seconds / episodes:.1f} ms"]
         else:
-            row += ["–"] * 4
+            row += ["–"] * 5
         lines.append("| " + " | ".join(row) + " |")
     return lines
 
@@ -408,6 +439,9 @@ def write(known: dict[str, Any]) -> None:
     for group, title, text, table in SECTIONS:
         mine = [run for run in known["runs"].values() if run["group"] == group]
         lines += [f"## {title}", "", *([text, "", *table(mine)] if mine else ["Not run yet."]), ""]
+        if group == "solve" and mine:
+            draw_solve(mine)
+            lines += ["![time to solve](workflows_solve.png)", ""]
     targets = bellman(known)
     ratio = targets["one_by_one"] / targets["together"]
     lines += [

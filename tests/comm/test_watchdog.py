@@ -70,3 +70,11 @@ def test_time_asleep_does_not_count(monkeypatch, guard):
     guard.at("learning", 5)
     guard._watch()
     assert guard.findings == []
+
+
+def test_a_disk_that_cannot_be_written_is_said_once_and_the_watch_goes_on(monkeypatch, guard, caplog):
+    guard.folder = guard.folder / "missing"
+    guard._stop = Clock(monkeypatch, [(1.0, lambda: None)] * 10)
+    guard._watch()
+    assert caplog.text.count("rank 0 cannot say that it is alive") == 1
+    assert "has not been heard of" in guard.findings[0]

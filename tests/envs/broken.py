@@ -1,5 +1,7 @@
 """A Gymnasium environment that goes wrong on demand, named by a dotted path in tests."""
 
+import os
+import signal
 import time
 
 import gymnasium
@@ -40,3 +42,24 @@ class Broken(gymnasium.Env):
             )
             reward = {"reward": np.inf}.get(self.how, 1.0)
         return obs, reward, False, self.time >= 10, {}
+
+
+class Doomed(Broken):
+    """Goes wrong in the copy that is reset with the seed `doomed`: also where copies are other processes."""
+
+    def __init__(self, how: str = "", doomed: int = 0) -> None:
+        super().__init__(how)
+        self.doomed, self.number = doomed, 0
+
+    def reset(self, *, seed=None, options=None):
+        if seed == self.doomed:
+            self.number = 2
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.how == "kill" and self.number == 2 and self.steps + 1 == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+gymnasium.register("Doomed-v0", entry_point=Doomed)

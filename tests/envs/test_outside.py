@@ -107,6 +107,41 @@ def test_vector_rules_agree_with_single_copies(mode):
     assert ended > COPIES
 
 
+def test_copies_in_processes_of_their_own_agree_with_copies_here():
+    here, apart = (
+        gymnasium_env.make(gymnasium_env.Config(id="CartPole-v1", max_episode_steps=12, copies=copies))
+        for copies in ("here", "processes")
+    )
+    expected, found = play(here, KEYS, ACTIONS), play(apart, KEYS, ACTIONS)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+    apart.host.close()
+
+
+@pytest.mark.parametrize("how", ["raise", "nan", "kill", "hang"])
+def test_a_process_that_fails_is_named_and_replaced(how, caplog):
+    texts = {
+        "raise": r"raised RuntimeError: the pump has stopped \(broken.py line \d+\)",
+        "nan": "returned an observation that is not finite",
+        "kill": r"lost its process \(exit code -9\)",
+        "hang": "did not return within env.deadline_seconds = 3",
+    }
+    settings = {"id": "tests.envs.broken:Doomed-v0", "copies": "processes", "deadline_seconds": 3.0}
+    kwargs = {"how": how, "doomed": int(seeds_of(KEYS)[1])}
+    name = "env 'gymnasium/tests.envs.broken:Doomed-v0'"
+    env = gymnasium_env.make(gymnasium_env.Config(**settings, kwargs=kwargs))
+    text = rf"{name}: copy 1 {texts[how]} \(step 4, rank 0\); env.on_error=reset"
+    with pytest.raises(UserError, match=text), telling(env):
+        jax.block_until_ready(play(env, KEYS, ACTIONS[:8]))
+    env.host.close()
+    env = gymnasium_env.make(gymnasium_env.Config(**settings, kwargs=kwargs, on_error="reset"))
+    steps = play(env, KEYS, ACTIONS[:6])[1]  # all copies are made anew, and the doomed one again
+    np.testing.assert_array_equal(steps.info["dropped"][:, 1], [0, 0, 0, 1, 0, 0])
+    assert env.host.dropped == COPIES and (steps.reward[4:] == 1).all()
+    processes = next(iter(env.host.alive.values())).simulator.env.processes
+    env.host.close()
+    assert not any(process.is_alive() for process in processes)
+
+
 def test_seeds_reach_the_simulator():
     env = gymnasium_env.make(gymnasium_env.Config(id="CartPole-v1"))
     first, again = play(env, KEYS, ACTIONS)[1].obs, play(env, KEYS, ACTIONS)[1].obs

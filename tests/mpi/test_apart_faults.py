@@ -77,6 +77,7 @@ def test_an_actor_killed_stopped_and_told_to_go(tmp_path):
 
 
 SERVED = ["workflow.rule=server", "workflow.servers=1"]
+OUTSIDE = ["workflow.name=central_inference", "env.name=gymnasium"]
 DYNA = ["workflow.name=dyna", "agent.name=dyna_q", "workflow.learners=2"]
 
 
@@ -84,6 +85,7 @@ DYNA = ["workflow.name=dyna", "agent.name=dyna_q", "workflow.learners=2"]
     "build, case, changes, killed, stopped, told",
     [
         pytest.param(apart, "a2c", ["workflow.name=central_inference"], 1, 0, 2, id="central inference"),
+        pytest.param(apart, "a2c", OUTSIDE, 1, 0, 2, id="central inference of outside simulators"),
         pytest.param(apart, "dqn", DYNA, 2, 0, 1, id="dyna"),
         pytest.param(shop, "a2c", ["workflow.rule=lock"], 0, 2, 1, id="workers and a lock"),
         pytest.param(shop, "a2c", SERVED, 2, 1, 0, id="workers and a server"),

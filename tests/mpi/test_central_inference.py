@@ -64,6 +64,15 @@ def test_dyna_in_lock_step_and_with_several_planners(tmp_path):
     assert all(2 <= row["samples_per_unroll"] <= 6 for row in rows)
 
 
+@pytest.mark.slow
+def test_simulators_outside_of_the_program_live_on_the_environment_ranks(tmp_path):
+    """Gymnasium's own CartPole is learned."""
+    outside = "env.name=gymnasium;env.id=CartPole-v1;run.total_env_steps=40960"
+    (found,) = start(3, tmp_path, f"a2c-outside:{SEED};{outside}")["a2c-outside"]
+    assert found["finished"] and found["lost"] == 0
+    assert found["summary"]["eval_return_iqm"] > 60  # random play: 22
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

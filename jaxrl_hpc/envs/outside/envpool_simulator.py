@@ -47,6 +47,7 @@ class Pool:
     """A `Simulator` of one envpool. Seeds are given when a pool is made, so that a reset makes another."""
 
     busy: int | None = None
+    restarts_alone = True
 
     def __init__(self, task: PoolTask, spec: EnvSpec, copies: int) -> None:
         self.task, self.spec, self.copies = task, spec, copies

@@ -19,6 +19,8 @@ from jaxrl_hpc.types import EnvSpec
 class Copies:
     """A `Simulator` of single environments."""
 
+    restarts_alone = True
+
     def __init__(self, make: Callable[[], Any], spec: EnvSpec, copies: int) -> None:
         self.make, self.spec = make, spec
         self.envs = [make() for _ in range(copies)]

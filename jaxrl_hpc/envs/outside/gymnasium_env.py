@@ -100,14 +100,6 @@ def make_vector(config: Config, copies: int) -> Any:
     return gymnasium.make_vec(config.id, copies, "vector_entry_point", **_arguments(config))
 
 
-def make_processes(config: Config, copies: int) -> Any:
-    gymnasium = library()
-    one = functools.partial(make_one, config)
-    return gymnasium.vector.AsyncVectorEnv(
-        [one] * copies, context="spawn", autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
-    )
-
-
 def describe(config: Config) -> tuple[EnvSpec, Callable[[int], Simulator]]:
     """What it looks like, and how to make copies of it."""
     check_id(config)
@@ -126,9 +118,12 @@ def describe(config: Config) -> tuple[EnvSpec, Callable[[int], Simulator]]:
         f"gymnasium/{config.id}", env.observation_space, env.action_space, env.spec.max_episode_steps
     )
     env.close()
+    one = functools.partial(make_one, config)
     if config.copies == "processes":
-        return spec, lambda copies: Vector(make_processes(config, copies), spec)
-    return spec, lambda copies: Copies(lambda: make_one(config), spec, copies)
+        from jaxrl_hpc.envs.outside.gymnasium_processes import Processes  # derives from Gymnasium's classes
+
+        return spec, lambda copies: Processes(one, spec, copies)
+    return spec, lambda copies: Copies(one, spec, copies)
 
 
 def make(config: Config) -> Env:

@@ -29,6 +29,7 @@ class Vector:
     """A `Simulator` of one vector environment that resets in the same step, or by a mask."""
 
     busy: int | None = None
+    restarts_alone = False
 
     def __init__(self, env: Any, spec: EnvSpec) -> None:
         self.env, self.spec, self.rule = env, spec, rule_of(env)
@@ -45,9 +46,12 @@ class Vector:
         obs, _ = self.env.reset(seed=[int(seed) for seed in seeds] if each else int(seeds[0]))
         return self._conform(obs).copy()
 
+    def _advance(self, actions: Any) -> Any:
+        return self.env.step(actions)
+
     def step(self, action: np.ndarray) -> Outcome:
         troubles: dict[int, str] = {}
-        obs, reward, failed, limit, info = self.env.step(to_library(self.env.single_action_space, action))
+        obs, reward, failed, limit, info = self._advance(to_library(self.env.single_action_space, action))
         obs, reward = conform_rows(obs, self.spec, reward, troubles)
         terminated, truncated = np.array(failed, bool), np.array(limit, bool) & ~np.asarray(failed, bool)
         done = terminated | truncated
@@ -63,7 +67,7 @@ class Vector:
         return Outcome(obs, final, reward, terminated, truncated, troubles)
 
     def restart(self, copies: list[int], seeds: np.ndarray) -> np.ndarray:
-        raise Wrong("cannot be restarted alone: vector environments restart all copies together")
+        raise Wrong("cannot be restarted alone")
 
     def close(self) -> None:
         self.env.close()
@@ -71,6 +75,8 @@ class Vector:
 
 class Ones:
     """A `Simulator` of vector environments of one copy each, for those that reset in the next step."""
+
+    restarts_alone = True
 
     def __init__(self, make: Callable[[], Any], spec: EnvSpec, copies: int) -> None:
         self.make, self.spec = make, spec

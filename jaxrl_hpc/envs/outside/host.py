@@ -83,21 +83,17 @@ class Host:
         try:
             outcome: Outcome = alive.call(lambda: alive.simulator.step(action), self.config.deadline_seconds)
         except Exception as error:
-            blamed = list(range(alive.copies))
+            text = describe_exception(error)
             if isinstance(error, Hung):
                 text = f"did not return within env.deadline_seconds = {self.config.deadline_seconds:g}"
-                blamed = blamed if alive.simulator.busy is None else [alive.simulator.busy]
-            else:
-                text = describe_exception(error)
-            self._trouble(dict.fromkeys(blamed, text))
-            del self.alive[number]  # what it is like inside nobody knows
-            self._end(alive)
-            self.alive[number], obs = self._begin(None, seeds)
-            self.dropped += alive.copies
-            return self._cut(obs, range(alive.copies))
+            busy = alive.simulator.busy
+            self._trouble(dict.fromkeys(range(alive.copies) if busy is None else [busy], text))
+            return self._all_anew(number, seeds)
         if not outcome.troubles:
             return (*outcome[:5], np.zeros(alive.copies, np.float32))
         self._trouble(outcome.troubles)
+        if not alive.simulator.restarts_alone:
+            return self._all_anew(number, seeds)
         broken = sorted(outcome.troubles)
         again = functools.partial(alive.simulator.restart, broken, seeds[broken])
         fresh = self._guarded(alive.call, again, "starting copies again")
@@ -107,6 +103,13 @@ class Host:
         return self._cut(obs, broken, outcome)
 
     # -- details ----------------------------------------------------------------
+
+    def _all_anew(self, number: int, seeds: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What the simulator is like inside nobody knows: another takes its place, all episodes are cut."""
+        self._end(self.alive.pop(number))
+        self.alive[number], obs = self._begin(None, seeds)
+        self.dropped += len(seeds)
+        return self._cut(obs, range(len(seeds)))
 
     def _begin(self, alive: Alive | None, seeds: np.ndarray) -> tuple[Alive, np.ndarray]:
         """A simulator at the start of new episodes."""
@@ -129,8 +132,11 @@ class Host:
             self._fail(f"env {self.spec.name!r}: {doing} {describe_exception(error)}")
 
     def _end(self, alive: Alive) -> None:
-        with contextlib.suppress(Exception):
+        try:
             alive.call(alive.simulator.close, 1.0)
+        except Exception:
+            # what has processes of its own can be ended from here, even while its thread hangs
+            getattr(alive.simulator, "kill", lambda: None)()
         alive.call.end()
 
     def _cut(self, obs: np.ndarray, copies: Any, outcome: Outcome | None = None) -> tuple[np.ndarray, ...]:

@@ -46,6 +46,7 @@ class Programs:
     """A `Simulator` whose copies are parallel programs, dealt out to groups of ranks."""
 
     busy: int | None = None
+    restarts_alone = True
 
     def __init__(self, config: Config, spec: EnvSpec, copies: int) -> None:
         self.spec, self.copies, self.number = spec, copies, next(_numbers)

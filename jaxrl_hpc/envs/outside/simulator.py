@@ -38,7 +38,8 @@ class Outcome(NamedTuple):
 class Simulator(Protocol):
     """B copies of one environment. Called from one thread only, always the same."""
 
-    busy: int | None  # the copy at work, where copies are stepped one by one: who is to blame for a hang
+    busy: int | None  # the copy at work or at fault, where that is known: who is to blame
+    restarts_alone: bool  # copies can be restarted without the others
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         """Starts all copies anew, with seeds [B] uint32 -> obs [B, *obs_shape]."""
