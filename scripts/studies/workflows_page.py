@@ -389,20 +389,8 @@ def write(known: dict[str, Any]) -> None:
         "workflow, with environment steps that sleep for 2 ms: acting overlaps with learning although "
         f"{facts['cores']} cores are shared by all ranks. Made by `python scripts/studies/workflows.py`.",
         "",
-        f"Measured on {facts['cores']} cores with a load of {facts['load']:.1f} at the beginning"
-        + ("." if facts["load"] < facts["cores"] + 1 else ", most of it from other work."),
-        "",
     ]
-    held_out = [run for run in runs if not is_fitted(run)]
-    if runs and (not held_out or facts["load"] > facts["cores"] + 1):
-        lines += ["## Speed", "", *speed_table(runs, {}), ""]
-        lines += [
-            "The model is not shown: it has to be fitted to runs on a calm machine and checked against runs "
-            "with more ranks. Here the load changed from run to run, and a fit would take it for a cost of "
-            "messages.",
-            "",
-        ]
-    elif runs:
+    if runs:
         costs = base_costs(known, 0.002)
         slow, handles = fit(costs, runs)
         runs = [run for run in runs if run["variant"] in handles]
