@@ -145,6 +145,7 @@ def config_of(case: Case) -> configs.Config:
     ]  # fmt: skip
     changes = [f"workflow.{w}" for w in words] + [f"run.{w}" for w in run]
     changes += ["agent.vtrace=true"] if case.agent == "a2c" else []
+    changes += ["agent.batch_size=63"] if case.agent == "dyna_q" else []  # 1, 3 and 7 planners divide it
     base = "exabooster_a2c" if case.env == "ExaBooster-v0" else BASES[case.agent]
     return configs.load(base, [f"env.name={case.env}", *changes])
 
