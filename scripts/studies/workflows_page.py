@@ -197,8 +197,7 @@ def extrapolated(costs: dict[str, Costs]) -> dict[str, dict[int, Outcome]]:
     found: dict[str, dict[int, Outcome]] = {}
     for variant, cost in costs.items():
         apart = cost._replace(cores=0, message=Line(*NETWORK))
-        unrolls = {n: max(200, 3 * n) for n in MANY}  # rounds of all ranks: a steady state
-        found[variant] = {n: simulate(apart, many_plan(variant, n), unrolls[n]) for n in MANY}
+        found[variant] = {n: simulate(apart, many_plan(variant, n)) for n in MANY}
     return found
 
 
