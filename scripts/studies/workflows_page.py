@@ -242,9 +242,9 @@ def draw_solve(runs: list[dict[str, Any]]) -> None:
     grouped = by_seed(runs)
     names = list(dict.fromkeys(env for env, *_ in grouped))
     with matplotlib.rc_context(MATPLOTLIB):
-        figure = Figure(figsize=(10.0, 0.3 * len(grouped) + 1.0), layout="constrained")
+        figure = Figure(figsize=(10.0, 0.3 * len(grouped) + 1.5), layout="constrained")
         sizes = [sum(env == name for env, *_ in grouped) for name in names]
-        panels = figure.subplots(len(names), 1, squeeze=False, sharex=True, height_ratios=sizes)[:, 0]
+        panels = figure.subplots(len(names), 1, squeeze=False, height_ratios=sizes)[:, 0]
         for panel, name in zip(panels, names, strict=True):
             mine = {k: several for k, several in grouped.items() if k[0] == name}
             for place, several in enumerate(mine.values()):
@@ -257,7 +257,7 @@ def draw_solve(runs: list[dict[str, Any]]) -> None:
             panel.set_yticks(range(len(mine)), labels, fontsize=8)
             panel.invert_yaxis()
             panel.set_title(name)
-            panel.set_xlim(left=0)
+            panel.set_xlim(left=-0.01 * panel.get_xlim()[1])
         panels[-1].set_xlabel("Seconds until solved: seeds (dots) and their median (bar)")
         figure.savefig(RESULTS / "workflows_solve.png", dpi=110)
 

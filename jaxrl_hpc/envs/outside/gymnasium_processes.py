@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing
 import multiprocessing.connection
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,20 +53,22 @@ def _named(make: Callable[[], Any], copy: int) -> Named:
 def quiet() -> Iterator[None]:
     """Without Gymnasium's own words on a failed copy, a traceback among them: ours follow."""
     level = gymnasium.logger.min_level
-    gymnasium.logger.set_level(gymnasium.logger.DISABLED)
+    gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
     try:
         yield
     finally:
-        gymnasium.logger.set_level(level)
+        gymnasium.logger.min_level = level
 
 
 class Processes(Vector):
     """A `Simulator` with a process for each copy."""
 
     def __init__(self, make: Callable[[], Any], spec: EnvSpec, copies: int) -> None:
+        # imported once, in the process that all others are forked from
+        multiprocessing.set_forkserver_preload(["__main__", __name__])
         env = gymnasium.vector.AsyncVectorEnv(
             [functools.partial(_named, make, copy) for copy in range(copies)],
-            context="spawn",  # a fork of a process with XLA's threads in it may hang
+            context="forkserver",  # a fork of this process, with XLA's threads in it, might hang
             autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
         )
         super().__init__(env, spec)
