@@ -129,6 +129,29 @@ def test_atari():
     assert np.asarray(steps.terminated).sum() >= 1 and not steps.truncated.any()
 
 
+@pytest.mark.parametrize("limit", [400, 40])
+def test_lives_of_one_game(limit):
+    """Breakout without moving: a ball after the other is lost, five to a game, or the time is over."""
+    config = envpool_env.AtariConfig(name="Breakout-Atari", max_episode_steps=limit)
+    env = envpool_env.make_atari(config)
+    actions = np.zeros((300, COPIES), np.int32)
+    state, _ = jax.jit(env.reset)(KEYS)
+    _, steps = play(env, state, actions)
+    scoring = env.for_evaluation.host.make(COPIES)
+    scoring.reset(np.array([3, 0, 0], np.uint32))
+    outcomes = [scoring.step(action) for action in actions]
+    lives, games = (np.sum(x, axis=0) for x in (steps.terminated, [o.terminated for o in outcomes]))
+    cut = np.sum([o.truncated for o in outcomes], axis=0)
+    assert (lives >= 7).all()
+    if limit == 400:
+        assert (games >= 1).all() and (games <= 3).all() and not cut.any()
+        # without moving all balls of a game are lost after about as long
+        ends = np.flatnonzero([o.terminated[0] for o in outcomes])
+        assert ends[0] > 4 * lives[0] and 90 < ends[0] < 200
+    else:
+        assert not games.any() and (cut == 7).all()
+
+
 def test_a_missing_game_is_a_sentence(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
     with pytest.raises(UserError, match=r"LunarLander-v3 needs envpool: pip install -e '.\[external\]'"):

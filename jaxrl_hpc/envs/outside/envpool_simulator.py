@@ -1,10 +1,9 @@
 """envpool's simulators (Weng et al. 2022), stepped from the host.
 
-envpool resets a finished copy in the step after, whose action it ignores. Such steps never happen here: the
-copies that ended are reset by number in the same step, which envpool allows.
-
-An episode can be shorter for learning than for counting: in Atari games a lost life ends it for the agent
-(`lives`), and then the game goes on from there; for a score only the end of the game counts.
+envpool resets a finished copy in the step after, whose action it ignores. Such steps never reach an agent: the
+copies that ended take theirs at once and alone, which envpool allows. A reset by hand would not be the same:
+in Atari games a lost life ends the episode, and envpool's own reset goes on with the next life of the same
+game, while a reset by hand begins another game. For a score only the end of the game counts (`whole_games`).
 """
 
 from __future__ import annotations
@@ -38,8 +37,16 @@ def make_pool(task: PoolTask, copies: int, seed: int) -> Any:
 
 
 def reset_some(pool: Any, chosen: np.ndarray) -> np.ndarray:
-    """Starts the chosen copies [B] again -> their observations [K, …], in order of copies."""
+    """Starts the chosen copies [B] from nothing -> their observations [K, …], in order of copies."""
     obs, info = pool.reset(np.flatnonzero(chosen).astype(np.int32))
+    return obs[np.argsort(info["env_id"])]
+
+
+def go_on(pool: Any, ended: np.ndarray, spec: EnvSpec) -> np.ndarray:
+    """The chosen copies [B], whose episodes have just ended, begin the next -> as `reset_some`."""
+    copies = np.flatnonzero(ended).astype(np.int32)
+    ignored = np.zeros((len(copies), *spec.action_shape), spec.action_dtype)
+    obs, _, _, _, info = pool.step(ignored, copies)
     return obs[np.argsort(info["env_id"])]
 
 
@@ -70,7 +77,7 @@ class Pool:
         following = obs
         if done.any():
             following = obs.copy()
-            following[done] = reset_some(self.pool, done)
+            following[done] = go_on(self.pool, done, self.spec)
         troubles: dict[int, str] = {}
         final, reward = conform_rows(self._arrange(obs), self.spec, reward, troubles)
         following = final if following is obs else self._arrange(following)

@@ -1,7 +1,8 @@
 """envpool inside the compiled program, without Python: its XLA interface.
 
     step    a foreign function call into envpool steps all copies (microseconds, not a callback's hundreds)
-    ends    when an episode has ended, a callback resets its copy alone, so that no step is spent on resets
+    ends    when an episode has ended, a callback has its copy begin the next at once, so that no step of all
+            copies is spent on that
 
 A pool is made, with its seed, when the program is traced, and its address is part of the program: so the
 number of copies is that of the trace. Evaluation has pools of its own (`envpool_simulator.py`). A call that
@@ -19,7 +20,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from jaxrl_hpc.comm.ranks import world
-from jaxrl_hpc.envs.outside.envpool_simulator import PoolTask, make_pool, reset_some
+from jaxrl_hpc.envs.outside.envpool_simulator import PoolTask, go_on, make_pool, reset_some
 from jaxrl_hpc.envs.outside.host import Host
 from jaxrl_hpc.envs.outside.simulator import OutsideConfig
 from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep
@@ -77,10 +78,13 @@ class PoolHost(Host):
         if not sane.all():
             self._trouble({int(i): "returned numbers that are not finite" for i in np.flatnonzero(~sane)})
             self.dropped += int((~sane).sum())
-        again = done | ~sane
-        fresh = reset_some(self.pools[len(done)].pool, again)
-        rows = np.zeros((len(done), *fresh.shape[1:]), fresh.dtype)
-        rows[again] = fresh
+        pool, ended = self.pools[len(done)].pool, done & sane
+        groups = [(ended, go_on(pool, ended, self.spec))] if ended.any() else []
+        groups += [] if sane.all() else [(~sane, reset_some(pool, ~sane))]
+        first = groups[0][1]
+        rows = np.zeros((len(done), *first.shape[1:]), first.dtype)
+        for chosen, fresh in groups:
+            rows[chosen] = fresh
         return rows
 
     def forget(self) -> None:
