@@ -1,8 +1,8 @@
 """envpool's simulators (Weng et al. 2022), stepped from the host.
 
-envpool resets a finished copy in the step after, whose action it ignores. Such steps never reach an agent: the
-copies that ended take theirs at once and alone, which envpool allows. A reset by hand would not be the same:
-in Atari games a lost life ends the episode, and envpool's own reset goes on with the next life of the same
+envpool resets a finished copy in the step after, whose action it ignores. Such steps never reach an agent:
+the copies that ended take theirs at once and alone, which envpool allows. A reset by hand would not be the
+same: in Atari games a lost life ends the episode, and envpool's own reset goes on with the next life of the
 game, while a reset by hand begins another game. For a score only the end of the game counts (`whole_games`).
 """
 
