@@ -102,8 +102,8 @@ class Processes(Vector):
         except (EOFError, BrokenPipeError, ConnectionResetError):
             multiprocessing.connection.wait([p.sentinel for p in self.env.processes], timeout=1.0)
             ended = {i: p.exitcode for i, p in enumerate(self.env.processes) if p.exitcode is not None}
-            self.busy = next(iter(ended), self.busy)
-            raise Wrong(f"lost its process (exit code {ended.get(self.busy, 'unknown')})") from None
+            self.busy, code = next(iter(ended.items()), (self.busy, "unknown"))
+            raise Wrong(f"lost its process (exit code {code})") from None
 
     def kill(self) -> None:
         """Ends the processes, whatever they do; from any thread."""
