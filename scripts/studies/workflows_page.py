@@ -237,8 +237,8 @@ def by_seed(runs: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[
     return {name: list(items) for name, items in found}
 
 
-def draw_solve(runs: list[dict[str, Any]]) -> None:
-    """A dot for every seed that solved its environment, a line at the median of all."""
+def draw_solve(runs: list[dict[str, Any]]) -> str:
+    """A dot for every seed that solved its environment, a line at the median of all; the page's line."""
     grouped = by_seed(runs)
     names = list(dict.fromkeys(env for env, *_ in grouped))
     with matplotlib.rc_context(MATPLOTLIB):
@@ -260,6 +260,7 @@ def draw_solve(runs: list[dict[str, Any]]) -> None:
             panel.set_xlim(left=-0.01 * panel.get_xlim()[1])
         panels[-1].set_xlabel("Seconds until solved: seeds (dots) and their median (bar)")
         figure.savefig(RESULTS / "workflows_solve.png", dpi=110)
+    return "![time to solve](workflows_solve.png)"
 
 
 def solve_table(runs: list[dict[str, Any]]) -> list[str]:
@@ -408,7 +409,7 @@ SECTIONS = (
         "factor of 1.3 (ExaBooster), within 120k and 250k steps. Times count from the first "
         "6,400 steps on, before which programs are compiled. Medians over all seeds; one that never solved "
         "it counts as infinite.",
-        solve_table,
+        lambda runs: [*solve_table(runs), "", draw_solve(runs)],
     ),
 )
 
@@ -454,9 +455,6 @@ def write(known: dict[str, Any]) -> None:
     for group, title, text, table in SECTIONS:
         mine = [run for run in known["runs"].values() if run["group"] == group]
         lines += [f"## {title}", "", *([text, "", *table(mine)] if mine else ["Not run yet."]), ""]
-        if group == "solve" and mine:
-            draw_solve(mine)
-            lines += ["![time to solve](workflows_solve.png)", ""]
     targets = bellman(known)
     ratio = targets["one_by_one"] / targets["together"]
     lines += [

@@ -62,6 +62,12 @@ class PoolHost(Host):
             self.pools[copies] = TracedPool(made, ticket, np.asarray(handle), step)
         return self.pools[copies]
 
+    def raw(self, copies: int) -> jax.ShapeDtypeStruct:
+        """Observations as envpool has them."""
+        shape = self.spec.obs_shape
+        shape = (shape[-1], *shape[:-1]) if self.task.channels_last else shape
+        return jax.ShapeDtypeStruct((copies, *shape), self.spec.obs_dtype)
+
     def start_all(self, copies: int) -> np.ndarray:
         """Resets all copies; further in their random streams each time."""
         return reset_some(self.pools[copies].pool, np.ones(copies, bool))
@@ -79,12 +85,12 @@ class PoolHost(Host):
             self._trouble({int(i): "returned numbers that are not finite" for i in np.flatnonzero(~sane)})
             self.dropped += int((~sane).sum())
         pool, ended = self.pools[len(done)].pool, done & sane
-        groups = [(ended, go_on(pool, ended, self.spec))] if ended.any() else []
-        groups += [] if sane.all() else [(~sane, reset_some(pool, ~sane))]
-        first = groups[0][1]
-        rows = np.zeros((len(done), *first.shape[1:]), first.dtype)
-        for chosen, fresh in groups:
-            rows[chosen] = fresh
+        raw = self.raw(len(done))
+        rows = np.zeros(raw.shape, raw.dtype)
+        if ended.any():
+            rows[ended] = go_on(pool, ended, self.spec)
+        if not sane.all():
+            rows[~sane] = reset_some(pool, ~sane)
         return rows
 
     def forget(self) -> None:
@@ -107,15 +113,10 @@ def env_of_pool(host: PoolHost) -> Env:
     def arrange(obs: Array) -> Array:
         return jnp.moveaxis(obs, 1, -1) if task.channels_last else obs
 
-    def raw(copies: int) -> jax.ShapeDtypeStruct:
-        shape = spec.obs_shape
-        shape = (shape[-1], *shape[:-1]) if task.channels_last else shape
-        return jax.ShapeDtypeStruct((copies, *shape), spec.obs_dtype)
-
     def reset(keys: Array) -> tuple[PoolState, Array]:
         copies = keys.shape[0]
         pool = host.pool(copies)
-        obs = arrange(io_callback(lambda: host.start_all(copies), raw(copies), ordered=True))
+        obs = arrange(io_callback(lambda: host.start_all(copies), host.raw(copies), ordered=True))
         return PoolState(jnp.uint32(pool.ticket), jnp.asarray(pool.handle), obs), obs
 
     def step(keys: Array, state: PoolState, action: Array) -> tuple[PoolState, EnvStep]:
@@ -133,7 +134,7 @@ def env_of_pool(host: PoolHost) -> Env:
                 def call(*args: Any) -> np.ndarray:
                     return host.attend(*(np.asarray(x) for x in args))
 
-                fresh = io_callback(call, raw(copies), done, sane, ordered=True)
+                fresh = io_callback(call, host.raw(copies), done, sane, ordered=True)
                 return jnp.where(rows_like(done | ~sane, obs), fresh, obs)
 
             following = jax.lax.cond((done | ~sane).any(), attend, lambda: obs)
@@ -145,7 +146,7 @@ def env_of_pool(host: PoolHost) -> Env:
             return PoolState(state.ticket, handle, following), outcome
 
         def begin_again() -> tuple[PoolState, EnvStep]:
-            obs = arrange(io_callback(lambda: host.resume_all(copies), raw(copies), ordered=True))
+            obs = arrange(io_callback(lambda: host.resume_all(copies), host.raw(copies), ordered=True))
             info = {"dropped": yes.astype(jnp.float32)}
             outcome = EnvStep(obs, state.obs, jnp.zeros(copies, jnp.float32), no, yes, info)
             return PoolState(jnp.uint32(pool.ticket), jnp.asarray(pool.handle), obs), outcome

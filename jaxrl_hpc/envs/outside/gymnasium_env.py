@@ -114,9 +114,7 @@ def describe(config: Config) -> tuple[EnvSpec, Callable[[int], Simulator]]:
             return spec, lambda copies: Ones(lambda: make_vector(config, 1), spec, copies)
         return spec, lambda copies: Vector(make_vector(config, copies), spec)
     env = make_one(config)
-    spec = spec_of(
-        f"gymnasium/{config.id}", env.observation_space, env.action_space, env.spec.max_episode_steps
-    )
+    spec = spec_of(name, env.observation_space, env.action_space, env.spec.max_episode_steps)
     env.close()
     one = functools.partial(make_one, config)
     if config.copies == "processes":
