@@ -16,7 +16,6 @@ from jaxrl_hpc import config as configs
 from jaxrl_hpc.build import build, hypers_of
 from jaxrl_hpc.io.style import MATPLOTLIB, color
 from jaxrl_hpc.io.units import count, duration
-from jaxrl_hpc.machine import available_cores
 from jaxrl_hpc.scaling import measure
 from jaxrl_hpc.scaling.costs import Costs, Outcome, Plan
 from jaxrl_hpc.scaling.flows import simulate
@@ -75,7 +74,7 @@ def base_costs(known: dict[str, Any], sleep: float) -> Costs:
         found = measure.costs_of(config, build(config), NETWORK, 0)
         known["costs"] = {k: list(v) if isinstance(v, tuple) else v for k, v in found._asdict().items()}
     plain = {k: Line(*v) if isinstance(v, list) else v for k, v in known["costs"].items()}
-    return Costs(**plain)._replace(sleep=sleep, cores=available_cores())
+    return Costs(**plain)._replace(sleep=sleep, cores=known["machine"]["cores"])
 
 
 class Fit(NamedTuple):
