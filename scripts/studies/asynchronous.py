@@ -81,9 +81,10 @@ VTRACE = [
         ("no correction", ("agent.vtrace=false", f"workflow.in_flight={depth}")),
     )
 ]
-ATARI = [  # one seed each: how fast it goes, and that it begins to learn
-    Entry("impala Breakout", "workflows/atari_breakout_impala", 1, 2, None),
-    Entry("apex Breakout", "workflows/atari_breakout_apex", 1, 2, None),
+SHORT = ("run.total_env_steps=100_000", "run.eval_every=20_000")
+ATARI = [  # one seed each: how fast it goes, and how it begins
+    Entry("impala Breakout", "workflows/atari_breakout_impala", 1, 2, None, SHORT),
+    Entry("apex Breakout", "workflows/atari_breakout_apex", 1, 2, None, SHORT),
 ]
 ENTRIES = {entry.name: entry for entry in [*agents(), *VTRACE, *ATARI]}
 
