@@ -122,6 +122,8 @@ def together(name: str, runs: list[RunData]) -> RunData:
 
 
 def interval(values: list[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
     low, high = bootstrap_interval(np.array(values))
     return f"{interquartile_mean(np.array(values)):.0f} [{low:.0f}, {high:.0f}]"
 
@@ -272,7 +274,9 @@ def write_page() -> None:
             "## Breakout (ALE)",
             "",
             "One seed each of IMPALA and Ape-X on the real game: how fast it goes here, and how it begins. "
-            f"Actions (of four frames) per second: {', '.join(rates)}.",
+            f"Actions (of four frames) per second: {', '.join(rates)}, with other work of low priority on "
+            "the same two cores. IMPALA made one update of every 320 actions, Ape-X one of every eight: a score "
+            "near that of [random play](atari_breakout.md) means that nothing was learned yet.",
             "",
             "![returns](asynchronous_atari.png)",
             "",

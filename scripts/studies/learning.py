@@ -110,7 +110,9 @@ STUDIES = {
             "(its documentation; SpaceInvaders under older rules).",
             (
                 Entry("ppo", f"{game}_ppo", 5),
-                Entry("dqn", f"{game}_dqn", 5, None, ("run.total_env_steps=2_000_000", "agent.batch_size=32")),
+                Entry(
+                    "dqn", f"{game}_dqn", 5, None, ("run.total_env_steps=2_000_000", "agent.batch_size=32")
+                ),
             ),
         )
         for game, title, reference in (
