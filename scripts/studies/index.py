@@ -19,10 +19,9 @@ def describe(page: Path) -> tuple[str, str]:
     title = next((line.removeprefix("# ").strip() for line in lines if line.startswith("# ")), page.stem)
     text = "\n".join("" if line.startswith("#") else line for line in lines)
     paragraphs = [" ".join(p.split()) for p in text.split("\n\n")]
-    paragraphs = [re.sub(r"^Made by `[^`]*learning\.py[^`]*`\. ", "", p) for p in paragraphs]
-    plain = [
-        p for p in paragraphs if p and p[0] not in "#|!<-`" and not p.startswith(("Made by", "Written by"))
-    ]
+    paragraphs = [re.sub(r"^Made by `[^`]*`\. ", "", p) for p in paragraphs]
+    aside = ("Made by", "Written by", "See ")
+    plain = [p for p in paragraphs if p and p[0] not in "#|!<-`" and not p.startswith(aside)]
     sentence = re.split(r"(?<=[.:])\s", plain[0])[0].rstrip(":.") if plain else ""
     sentence = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)  # links of the page do not work from here
     return title, sentence
