@@ -18,7 +18,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxrl_hpc.agents import dqn, world
+from jaxrl_hpc.agents import dqn, normalise, world
+from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.torso import as_features, make_torso
@@ -40,6 +41,7 @@ class Config(dqn.Options):
     model_hidden: tuple[int, ...] = static((64, 64), "widths of a world model's layers", min_length=1)
     model_learning_rate: float = traced(1e-3, "Adam step size of the world model", gt=0)
     model_tolerance: float = traced(0.1, "largest model_error with which simulated steps count", gt=0)
+    normalise: NormaliseConfig = NormaliseConfig()
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
@@ -131,13 +133,16 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         shape = (config.n_step, config.planning_updates, count)
         simulated = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(*shape, *x.shape[2:]), 0, 1), windows)
         data = jax.tree.map(lambda s, r: jnp.concatenate([s, r[None].astype(s.dtype)]), simulated, real)
-        trusted = (state.aux.error < state.hypers["model_tolerance"]).astype(jnp.float32)
-        weight = jnp.full((config.planning_updates, count), trusted)
+        weight = jnp.full((config.planning_updates, count), trusted(state).astype(jnp.float32))
         index = jnp.broadcast_to(batch.index, (updates_per_batch, count))
         return Batch(data, jnp.concatenate([weight, batch.weight[None]]), index)
 
     def is_real(step: Array) -> Array:
         return (step + 1) % updates_per_batch == 0  # the last of a plan
+
+    def trusted(state: LearnerState) -> Array:
+        """Whether simulated steps count; the same for all batches of a plan."""
+        return state.aux.error < state.hypers["model_tolerance"]
 
     def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
         del key
@@ -177,17 +182,21 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
             params[name], opt[name] = optimise.update(
                 config, hypers, state.progress, state.params[name], state.opt[name], grads[name]
             )
+        # a zero gradient is not enough: Adam's momentum and a soft target would move on all the same
         real = is_real(state.step)
+        counts = {"model": real, "q": real | trusted(state)}
 
-        def when_real(new: PyTree, old: PyTree) -> PyTree:
-            return jax.tree.map(lambda n, o: jnp.where(real, n, o), new, old)
+        def kept(new: PyTree, old: PyTree, name: str) -> PyTree:
+            return jax.tree.map(lambda n, o: jnp.where(counts[name], n, o), new, old)
 
-        params["model"] = when_real(params["model"], state.params["model"])
-        opt["model"] = when_real(opt["model"], state.opt["model"])
+        params = {name: kept(part, state.params[name], name) for name, part in params.items()}
+        opt = {name: kept(part, state.opt[name], name) for name, part in opt.items()}
         target = dqn.move_target(config, state, params["q"])
+        if not config.target_every:
+            target = kept(target, state.target, "q")
         return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
 
-    return Agent(
+    agent = Agent(
         data="transitions",
         batch_size=config.batch_size,
         window=config.n_step,
@@ -201,3 +210,4 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         moments=lambda state, steps: world.fresh(model, state.params["model"], state.aux, steps, num_actions),
         observe=lambda state, new: state._replace(aux=world.learn(state.aux, new)),
     )
+    return normalise.wrap(config.normalise, spec, agent)

@@ -31,7 +31,7 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
     """The agent, seeing normalised data. Needs a traced hyperparameter `gamma` to scale rewards."""
     if not (config.observation or config.reward):
         return agent
-    assert agent.moments is None and agent.absorb is None, "one wrapper keeps statistics, not two"
+    assert agent.absorb is None, "one wrapper follows returns, not two"
 
     def inner(state: LearnerState) -> LearnerState:
         return state._replace(aux=state.aux["agent"])
@@ -111,11 +111,17 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
             new["observation"] = running.sums(state.aux["observation"], trajectory.obs)
         if config.reward:
             new["return"] = running.sums(state.aux["return"], trajectory.extras["return"])
-        return new
+        own: PyTree = ()
+        if agent.moments is not None:
+            seen = prepare(scales(state.aux), Batch(trajectory, (), ())).data  # type: ignore[arg-type]
+            own = agent.moments(inner(state), seen)
+        return {"agent": own, "statistics": new}
 
     def observe(state: LearnerState, new: PyTree) -> LearnerState:
-        merged = {name: running.merge(state.aux[name], sums) for name, sums in new.items()}
-        return state._replace(aux=state.aux | merged)
+        aux = {n: running.merge(state.aux[n], sums) for n, sums in new["statistics"].items()}
+        if agent.observe is not None:
+            aux["agent"] = agent.observe(inner(state), new["agent"]).aux
+        return state._replace(aux=state.aux | aux)
 
     return agent._replace(
         init=init,

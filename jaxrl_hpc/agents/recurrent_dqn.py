@@ -6,7 +6,7 @@ a gradient, to bring that memory up to date, and learns from the other steps:
 
     y_t = sum_{i<k} gamma^i r_{t+i} + gamma^k d Q_target(m_{t+k-1}, s_{t+k}, argmax_a Q(m, s_{t+k}, a))
 
-k is n, or less where the episode or the sequence ends; memories are cleared where an episode ends. The
+k is n, or less where the episode or the sequence ends; after that the memory is the actor's again. The
 value of what a step led to is one step of the LSTM from the memory after it, so that a truncated
 episode is bootstrapped from its own last observation. Priority of a sequence: eta max_t |e_t| +
 (1 - eta) mean_t |e_t|.
@@ -54,8 +54,11 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     )
     network = RecurrentQNetwork(make_torso(config.network, spec), config.lstm, head)
 
-    def look(params: PyTree, obs: Array, memory: Carry, starts: Array) -> tuple[Array, Carry]:
-        return network.apply(params, as_features(obs, spec, config.network.torso), memory, starts)  # type: ignore[return-value]
+    def look(
+        params: PyTree, obs: Array, memory: Carry, starts: Array, restart: Carry | None = None
+    ) -> tuple[Array, Carry]:
+        features = as_features(obs, spec, config.network.torso)
+        return network.apply(params, features, memory, starts, restart)  # type: ignore[return-value]
 
     def init(key: Array, hypers: dict[str, Array]) -> LearnerState:
         obs = as_features(jnp.zeros((1, 1, *spec.obs_shape), spec.obs_dtype), spec, config.network.torso)
@@ -81,14 +84,24 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return action, carry, {"memory": before}
 
     def replayed(params: PyTree, data: Transition) -> tuple[Array, Carry]:
-        """Values [length, N, A] and memories of the steps learned from; no gradient through burn-in."""
-        memory: Carry = jax.tree.map(lambda x: x[0], data.extras["memory"])
+        """Values [length, N, A] and memories of the steps learned from; no gradient through burn-in.
+
+        After `last` the memory is what the actor had: zero in a new episode, but not where a workflow only
+        cut the sequence because the next unroll is another actor's.
+        """
+        stored: Carry = data.extras["memory"]
         starts, cut = starts_of(data.last), config.burn_in
-        if not cut:
-            return look(params, data.obs, memory, starts)
-        _, warm = look(jax.lax.stop_gradient(params), data.obs[:cut], memory, starts[:cut])
-        memory = jax.tree.map(lambda x: x[-1], warm)
-        return look(params, data.obs[cut:], memory, starts[cut:])
+
+        def part(rows: slice) -> tuple[Array, Array, Carry]:
+            return data.obs[rows], starts[rows], jax.tree.map(lambda x: x[rows], stored)
+
+        memory = jax.tree.map(lambda x: x[0], stored)
+        if cut:
+            obs, begins, other = part(slice(cut))
+            _, warm = look(jax.lax.stop_gradient(params), obs, memory, begins, other)
+            memory = jax.tree.map(lambda x: x[-1], warm)
+        obs, begins, other = part(slice(cut, None))
+        return look(params, obs, memory, begins, other)
 
     def next_values(params: PyTree, next_obs: Array, memory: Carry) -> Array:
         """Q(s'_t, .) [length, N, A]: one step from every memory, all at once."""

@@ -63,11 +63,25 @@ def _bound(value: Any, shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(np.asarray(value, np.float32), shape).copy()
 
 
+def encoder(env: Any, params: Any) -> Callable[[PyTree], PyTree]:
+    """Observations as agents get them: one of n things as a vector with a single one, all else as it is."""
+    from gymnax.environments import spaces
+
+    try:
+        space = env.observation_space(params)
+    except NotImplementedError:  # a class of the user's: shapes tell all else
+        return lambda obs: obs
+    if isinstance(space, spaces.Discrete):
+        return lambda obs: jax.nn.one_hot(obs, int(space.n))
+    return lambda obs: obs
+
+
 def describe(env: Any, params: Any, name: str, info_keys: tuple[str, ...] = ()) -> EnvSpec:
     """The spec of a gymnax environment."""
     from gymnax.environments import spaces
 
-    obs = jax.eval_shape(lambda: env.reset(jax.random.key(0), params))[0]
+    encode = encoder(env, params)
+    obs = jax.eval_shape(lambda: encode(env.reset(jax.random.key(0), params)[0]))
     if not hasattr(obs, "shape"):
         raise UserError(f"env {name!r} has observations of several parts; only single arrays are supported")
     action = env.action_space(params)
@@ -91,11 +105,11 @@ def from_gymnax(
     summarise: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None,
 ) -> Env:
     """An `Env` of as many copies as it is given keys."""
-    spec = describe(env, params, name, info_keys)
+    spec, encode = describe(env, params, name, info_keys), encoder(env, params)
 
     def reset(key: Array) -> tuple[PyTree, PyTree]:
         obs, state = jax.vmap(env.reset, in_axes=(0, None))(key, params)
-        return state, obs
+        return state, encode(obs)
 
     def step_one(key: Array, state: PyTree, action: Array):
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, params)
@@ -103,7 +117,8 @@ def from_gymnax(
         # a step that both fails and hits the limit is a failure: nothing to bootstrap from
         truncated = jnp.logical_and(truncated, jnp.logical_not(terminated))
         reward = jnp.asarray(reward, jnp.float32).reshape(())
-        return state, EnvStep(obs, info["final_observation"], reward, terminated, truncated, kept)
+        final = encode(info["final_observation"])
+        return state, EnvStep(encode(obs), final, reward, terminated, truncated, kept)
 
     def step(key: Array, state: PyTree, action: Array) -> tuple[PyTree, EnvStep]:
         return jax.vmap(step_one)(key, state, action)

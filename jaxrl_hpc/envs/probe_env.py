@@ -24,9 +24,9 @@ class ProbeParams:
 class Probe(environment.Environment):
     """All probes: they differ in observation and reward only."""
 
-    def __init__(self, kind: str):
+    def __init__(self, name: str):
         super().__init__()
-        self.kind = kind
+        self.kind, self.continuous = name.removesuffix("Continuous"), name.endswith("Continuous")
 
     @property
     def default_params(self) -> ProbeParams:
@@ -35,7 +35,7 @@ class Probe(environment.Environment):
     def _observe(self, state: ProbeState) -> jax.Array:
         if self.kind == "ProbeCredit":
             return jnp.array([state.time], jnp.float32)
-        if self.kind in ("ProbeObservation", "ProbeBoth", "ProbeBothContinuous"):
+        if self.kind in ("ProbeObservation", "ProbeBoth"):
             return state.sign[None]
         return jnp.zeros(1)
 
@@ -44,28 +44,31 @@ class Probe(environment.Environment):
         return self._observe(state), state
 
     def step_env(self, key, state, action, params):
-        self_sign = 2.0 * jnp.asarray(action, jnp.float32).reshape(-1)[0] - 1.0
-        value = jnp.asarray(action, jnp.float32).reshape(-1)[0]
-        reward = {
-            "ProbeValue": lambda: jnp.float32(1),
-            "ProbeObservation": lambda: state.sign,
-            "ProbeCredit": lambda: (state.time == 1).astype(jnp.float32),
-            "ProbeAction": lambda: self_sign,
-            "ProbeBoth": lambda: self_sign * state.sign,
-            "ProbeTruncation": lambda: jnp.float32(1),
-            "ProbeActionContinuous": lambda: -((value - 0.5) ** 2),
-            "ProbeBothContinuous": lambda: -((value - 0.5 * state.sign) ** 2),
-        }[self.kind]()
+        goal = {"ProbeAction": 1.0, "ProbeBoth": state.sign}
+        if self.kind in goal:
+            reward = self._match(action, goal[self.kind])
+        else:
+            reward = {
+                "ProbeValue": jnp.float32(1),
+                "ProbeObservation": state.sign,
+                "ProbeCredit": (state.time == 1).astype(jnp.float32),
+                "ProbeTruncation": jnp.float32(1),
+            }[self.kind]
         state = state.replace(time=state.time + 1)
         ends = self.kind != "ProbeTruncation"
         terminated = jnp.logical_and(ends, state.time >= params.max_steps_in_episode)
         return self._observe(state), state, reward, terminated, {}
 
+    def _match(self, action, sign):
+        """How well the action fits a sign: 1 or -1 for one of two; minus the square of what a number lacks."""
+        value = jnp.asarray(action, jnp.float32).reshape(-1)[0]
+        return -((value - 0.5 * sign) ** 2) if self.continuous else (2.0 * value - 1.0) * sign
+
     def is_truncated(self, state, params):
         return jnp.logical_and(self.kind == "ProbeTruncation", state.time >= params.max_steps_in_episode)
 
     def action_space(self, params=None):
-        if self.kind.endswith("Continuous"):
+        if self.continuous:
             return spaces.Box(-2.0, 2.0, (1,))
         return spaces.Discrete(2)
 

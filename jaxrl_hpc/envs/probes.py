@@ -7,7 +7,8 @@ ProbeAction       one step, reward 1 for action 1, -1 for action 0        best r
 ProbeBoth         one step, reward 1 if action matches observation        best return 1
 ProbeTruncation   reward 1 a step, never terminates, truncated after 2    V = 1 / (1 - gamma)
 
-The continuous twins (ProbeActionContinuous, ProbeBothContinuous) reward -(a - goal)^2.
+Each has a twin with a continuous action (ProbeValueContinuous …). Where the action matters the twins reward
+-(a - goal)^2 instead; the goal is 0.5, or half the observation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from jaxrl_hpc.types import Env
 
 Name = Literal[
     "ProbeValue", "ProbeObservation", "ProbeCredit", "ProbeAction", "ProbeBoth", "ProbeTruncation",
-    "ProbeActionContinuous", "ProbeBothContinuous",
+    "ProbeValueContinuous", "ProbeObservationContinuous", "ProbeCreditContinuous", "ProbeActionContinuous",
+    "ProbeBothContinuous", "ProbeTruncationContinuous",
 ]  # fmt: skip
 NAMES: tuple[str, ...] = Name.__args__  # type: ignore[attr-defined]
 

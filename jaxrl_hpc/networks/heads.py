@@ -33,13 +33,10 @@ class RecurrentQNetwork(nn.Module):
     head: QNetwork
 
     @nn.compact
-    def __call__(self, x: Array, carry: Carry, starts: Array) -> tuple[Array, Carry]:
-        """Values [T, B, A] and the memory after every step, leaves [T, B, H].
-
-        Args:
-          x: [T, B, …].
-          carry: leaves [B, H], before the first step.
-          starts: [T, B] bool, true where the memory is cleared before the step.
-        """
-        memory = LSTM(self.width)(self.torso(x), carry, starts)
+    def __call__(
+        self, x: Array, carry: Carry, starts: Array, restart: Carry | None = None
+    ) -> tuple[Array, Carry]:
+        """Values [T, B, A] and the memory after every step, leaves [T, B, H]; arguments as those of LSTM,
+        x is [T, B, …]."""
+        memory = LSTM(self.width)(self.torso(x), carry, starts, restart)
         return self.head(memory.hidden), memory

@@ -41,13 +41,14 @@ class LSTM(nn.Module):
     width: int
 
     @nn.compact
-    def __call__(self, inputs: Array, carry: Carry, starts: Array) -> Carry:
+    def __call__(self, inputs: Array, carry: Carry, starts: Array, restart: Carry | None = None) -> Carry:
         """The memory after every step.
 
         Args:
           inputs: [T, B, F].
           carry: leaves [B, H], before the first step.
-          starts: [T, B] bool, true where the memory is cleared before the step.
+          starts: [T, B] bool, true where the memory does not go on from the step before.
+          restart: leaves [T, B, H], what it is there instead; None: zero.
 
         Returns:
           Carry with leaves [T, B, H].
@@ -56,17 +57,21 @@ class LSTM(nn.Module):
         from_input = nn.Dense(4 * self.width, kernel_init=nn.initializers.lecun_normal())(inputs)
         kernel = self.param("recurrent", nn.initializers.orthogonal(), (self.width, 4 * self.width))
 
-        def step(carry: Carry, item: tuple[Array, Array]) -> tuple[Carry, Carry]:
-            driven, begins = item
-            keep = 1.0 - begins.astype(driven.dtype)[:, None]
-            gates = driven + (keep * carry.hidden) @ kernel
+        def step(carry: Carry, item: tuple[Array, Array, Carry | None]) -> tuple[Carry, Carry]:
+            driven, begins, other = item
+            if other is None:
+                keep = 1.0 - begins.astype(driven.dtype)[:, None]
+                carry = Carry(keep * carry.cell, keep * carry.hidden)
+            else:
+                carry = Carry(*(jnp.where(begins[:, None], o, c) for o, c in zip(other, carry, strict=True)))
+            gates = driven + carry.hidden @ kernel
             enter, forget, candidate, leave = jnp.split(gates, 4, axis=-1)
-            cell = jax.nn.sigmoid(forget + 1.0) * keep * carry.cell
+            cell = jax.nn.sigmoid(forget + 1.0) * carry.cell
             cell = cell + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
             new = Carry(cell, jax.nn.sigmoid(leave) * jnp.tanh(cell))
             return new, new
 
         if inputs.shape[0] == 1:  # acting: no loop for one step
-            new, _ = step(carry, (from_input[0], starts[0]))
+            new, _ = step(carry, jax.tree.map(lambda x: x[0], (from_input, starts, restart)))
             return jax.tree.map(lambda x: x[None], new)
-        return jax.lax.scan(step, carry, (from_input, starts))[1]
+        return jax.lax.scan(step, carry, (from_input, starts, restart))[1]

@@ -1,6 +1,13 @@
-"""Adam with traced step size, a linear learning-rate schedule and clipping by the global norm."""
+"""Adam with traced step size, learning-rate schedules and clipping by the global norm.
+
+    rate = learning_rate · min(1, p / warmup) · (1 − f(p) (1 − final)),   p: the part of the run that is over
+
+f(p) is p (linear) or (1 − cos πp) / 2 (cosine).
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +22,11 @@ class OptimiserConfig(Schema):
 
     learning_rate: float = traced(5e-4, "Adam step size", gt=0)
     learning_rate_final: float = traced(
-        1.0, "the step size falls linearly to this fraction of itself over the run", ge=0, le=1
+        1.0, "the step size falls to this fraction of itself over the run", ge=0, le=1
+    )
+    learning_rate_schedule: Literal["linear", "cosine"] = static("linear", "how the step size falls")
+    learning_rate_warmup: float = traced(
+        0.0, "part of the run over which the step size first rises linearly from 0", ge=0, lt=1
     )
     adam_epsilon: float = traced(1e-8, "Adam's denominator offset", gt=0)
     max_grad_norm: float = traced(10.0, "gradients are scaled down to this global norm; 0: never", ge=0)
@@ -38,6 +49,15 @@ def clip_scale(grads: PyTree, max_norm: Array) -> tuple[Array, Array]:
     return jnp.where(max_norm > 0, limited, 1.0), norm
 
 
+def rate(config: OptimiserConfig, hypers: dict[str, Array], progress: Array) -> Array:
+    """The step size. A run's last iteration may go beyond its budget: the schedule has ended then."""
+    over = jnp.clip(progress, 0.0, 1.0)
+    fallen = over if config.learning_rate_schedule == "linear" else 0.5 * (1.0 - jnp.cos(jnp.pi * over))
+    warm = jnp.minimum(1.0, over / jnp.maximum(hypers["learning_rate_warmup"], 1e-12))
+    warm = jnp.where(hypers["learning_rate_warmup"] > 0, warm, 1.0)
+    return hypers["learning_rate"] * warm * (1.0 - fallen * (1.0 - hypers["learning_rate_final"]))
+
+
 def update(
     config: OptimiserConfig,
     hypers: dict[str, Array],
@@ -50,7 +70,6 @@ def update(
     scale, _ = clip_scale(grads, hypers["max_grad_norm"])
     grads = jax.tree.map(lambda g: g * scale, grads)
     updates, opt = _adam(config, hypers).update(grads, opt, params)
-    remaining = 1.0 - progress * (1.0 - hypers["learning_rate_final"])
-    rate = hypers["learning_rate"] * remaining
-    params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
+    size = rate(config, hypers, progress)
+    params = jax.tree.map(lambda p, u: p - size * u, params, updates)
     return params, opt

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc.agents import ddpg, dqn, dyna_q, recurrent_dqn, td3
+from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.networks.recurrent import initial_carry
 from jaxrl_hpc.networks.torso import NetworkConfig
 from jaxrl_hpc.schema import traced_values
@@ -30,6 +31,13 @@ CASES: dict[str, tuple[Any, Any, EnvSpec]] = {
         DISCRETE,
     ),
     "dyna_q": (dyna_q, dyna_q.Config(network=SMALL, batch_size=8, planning_updates=2), DISCRETE),
+    "dyna_q normalised": (
+        dyna_q,
+        dyna_q.Config(
+            network=SMALL, batch_size=8, planning_updates=2, normalise=NormaliseConfig(observation=True)
+        ),
+        DISCRETE,
+    ),
     "td3": (td3, td3.Config(network=SMALL, n_step=2, batch_size=8, noise="ou"), CONTINUOUS),
     "ddpg": (ddpg, ddpg.Config(network=SMALL, batch_size=8), CONTINUOUS),
 }

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc.agents import dyna_q, world
+from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.config import from_dict
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.torso import NetworkConfig
 from jaxrl_hpc.networks.world_model import WorldModel
@@ -28,6 +30,7 @@ def start(steps: int = 2, members: int = 2) -> tuple[Agent, LearnerState]:
     config = dyna_q.Config(
         network=NetworkConfig(hidden=(8,)), n_step=steps, batch_size=COUNT, planning_updates=PLANS,
         ensemble=members, model_hidden=(7,), gamma=0.9, huber_delta=0.7, model_tolerance=0.5,
+        target_every=0, target_rate=0.1,
     )  # fmt: skip
     agent = dyna_q.make(config, SPEC, num_envs=4)
     hypers = {k: jnp.float32(v) for k, v in traced_values(config).items()}
@@ -87,16 +90,29 @@ def test_gradients_of_a_real_batch() -> None:
     assert_gradient(model_loss, state.params["model"], grads["model"])
 
 
-def test_simulated_batches_leave_the_model_alone() -> None:
+@pytest.mark.parametrize("trusted", [True, False])
+def test_simulated_batches_leave_the_model_alone_and_all_else_while_it_is_poor(trusted: bool) -> None:
     agent, state = start()
     batch = windows(2, COUNT, 4, 3)
+    real = state._replace(step=jnp.int32(PLANS))  # the last of a plan: momentum for what follows
+    apply = jax.jit(agent.apply)
+    state = apply(real, jax.jit(agent.gradient)(real, batch, jax.random.key(0))[0])
+    tolerance = state.aux.error * (1.01 if trusted else 0.99)
+    state = state._replace(hypers=state.hypers | {"model_tolerance": tolerance})
     grads, _ = jax.jit(agent.gradient)(state, batch, jax.random.key(0))
-    new = jax.jit(agent.apply)(state, grads)
+    if not trusted:
+        grads = jax.tree.map(jnp.zeros_like, grads)  # as their weights make it
+    new = apply(state, grads)
+    assert new.step == state.step + 1
     jax.tree.map(np.testing.assert_array_equal, new.params["model"], state.params["model"])
     jax.tree.map(np.testing.assert_array_equal, new.opt["model"], state.opt["model"])
-    assert (
-        new.params["q"]["params"]["Dense_0"]["bias"] != state.params["q"]["params"]["Dense_0"]["bias"]
-    ).any()
+    for before, after in (
+        (state.params["q"], new.params["q"]),
+        (state.opt["q"], new.opt["q"]),
+        (state.target, new.target),
+    ):
+        same = jax.tree.map(lambda x, y: bool((x == y).all()), before, after)
+        assert all(jax.tree.leaves(same)) is not trusted
 
 
 def planned(state: LearnerState, batch: Batch, **hypers: float) -> Batch:
@@ -232,3 +248,31 @@ def test_unfit_environments_are_refused() -> None:
         dyna_q.make(dyna_q.Config(), SPEC._replace(obs_shape=(10, 10, 4)), num_envs=1)
     with pytest.raises(UserError, match="discrete actions"):
         dyna_q.make(dyna_q.Config(), SPEC._replace(num_actions=None), num_envs=1)
+
+
+@pytest.mark.parametrize(
+    ("env", "normalise"),
+    [("FrozenLake-misc", {}), ("CartPole-v1", {"observation": True, "reward": True})],
+)
+def test_runs_with_discrete_observations_and_with_normalised_ones(env: str, normalise: dict) -> None:
+    config = from_dict(
+        {
+            "agent": {"name": "dyna_q", "network": {"hidden": [8]}, "batch_size": 8, "normalise": normalise},
+            "env": {"name": env},
+            "replay": {"name": "uniform", "capacity": 256, "min_size": 32},
+            "workflow": {"name": "fused", "num_envs": 4},
+        }
+    )
+    flow = build(config).workflow
+    hypers = jax.tree.map(jnp.float32, hypers_of(config))
+    assert flow.warmup is not None
+
+    def run(key: jax.Array) -> LearnerState:
+        state, _ = flow.step(flow.warmup(flow.init(key, hypers)), jnp.int32(30))
+        return flow.learner(state)
+
+    learner = jax.jit(run)(jax.random.key(0))
+    assert learner.step == 30 * 5
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((learner.params, learner.aux)))
+    own = learner.aux["agent"] if normalise else learner.aux
+    assert own.state.number > 30 * 4  # the model's statistics too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_hpc import rollout
+from jaxrl_hpc import registry, rollout
 from jaxrl_hpc.build import build, hypers_of
 from jaxrl_hpc.config import from_dict
 
@@ -29,6 +30,7 @@ CONTINUOUS: dict[str, Any] = {
     "batch_size": 64,
     "target_rate": 0.05,
     "noise_scale": 0.3,
+    "gamma": GAMMA,
 }
 AGENTS: dict[str, dict[str, Any]] = {
     "dqn": DISCRETE,
@@ -67,41 +69,62 @@ def train(agent: str, probe: str, updates: int = 1500) -> tuple[dict[str, float]
     return {name: float(value) for name, value in metrics.items()}, float(np.mean(returns))
 
 
-@pytest.mark.parametrize(
-    ("agent", "probe", "value"),
-    [
-        ("dqn", "ProbeObservation", 0.0),  # the mean of +1 and -1: the error shows that both are known
-        ("dqn n-step", "ProbeCredit", (GAMMA + 1) / 2),
-        ("dqn", "ProbeTruncation", 1 / (1 - GAMMA)),
-        ("recurrent_dqn", "ProbeTruncation", 1 / (1 - GAMMA)),
-        ("dyna_q", "ProbeCredit", (GAMMA + 1) / 2),
-    ],
-)
-def test_values(agent: str, probe: str, value: float) -> None:
-    metrics, _ = train(agent, probe)
+VALUES = {  # the mean over a batch of what is visited
+    "ProbeValue": 1.0,
+    "ProbeObservation": 0.0,  # of +1 and -1: the error shows that both are known
+    "ProbeCredit": (GAMMA + 1) / 2,
+    "ProbeTruncation": 1 / (1 - GAMMA),
+}
+QUICK = {  # those that tell most; the others are slow
+    ("dqn", "ProbeTruncation"),
+    ("dqn n-step", "ProbeCredit"),
+    ("dqn n-step", "ProbeBoth"),
+    ("recurrent_dqn", "ProbeTruncation"),
+    ("recurrent_dqn", "ProbeBoth"),
+    ("dyna_q", "ProbeCredit"),
+    ("dyna_q", "ProbeBoth"),
+    ("td3", "ProbeCredit"),
+    ("td3", "ProbeBoth"),
+    ("ddpg", "ProbeTruncation"),
+    ("ddpg", "ProbeAction"),
+}
+
+
+def pairs(agents: tuple[str, ...], probes: Iterable[str]) -> list[Any]:
+    """All of them; continuous agents get the continuous twins."""
+    return [
+        pytest.param(agent, probe, marks=[] if (agent, probe) in QUICK else [pytest.mark.slow])
+        for agent in agents
+        for probe in probes
+    ]
+
+
+DISCRETE_ONES = ("dqn", "dqn n-step", "recurrent_dqn", "dyna_q")
+CONTINUOUS_ONES = ("td3", "ddpg")
+
+
+def test_every_agent_that_replays_is_probed() -> None:
+    on_policy = {"a2c", "ppo"}  # test_probes_onpolicy.py
+    assert {name.split()[0] for name in AGENTS} | on_policy == set(registry.AGENTS)
+
+
+@pytest.mark.parametrize(("agent", "probe"), pairs(DISCRETE_ONES + CONTINUOUS_ONES, VALUES))
+def test_values(agent: str, probe: str) -> None:
+    value = VALUES[probe]
+    metrics, _ = train(agent, probe + "Continuous" * (agent in CONTINUOUS_ONES))
     tolerance = 0.05 * max(1.0, value)
     assert abs(metrics["q_value"] - value) < 2 * tolerance
     assert metrics["td_error"] < tolerance
 
 
-@pytest.mark.parametrize(
-    ("agent", "probe"),
-    [
-        ("dqn", "ProbeAction"),
-        ("dqn n-step", "ProbeBoth"),
-        ("recurrent_dqn", "ProbeBoth"),
-        ("dyna_q", "ProbeBoth"),
-    ],
-)
+@pytest.mark.parametrize(("agent", "probe"), pairs(DISCRETE_ONES, ("ProbeAction", "ProbeBoth")))
 def test_best_discrete_actions(agent: str, probe: str) -> None:
     _, best = train(agent, probe, updates=600)
     assert best == 1.0
 
 
-@pytest.mark.parametrize(
-    ("agent", "probe"), [("td3", "ProbeBothContinuous"), ("ddpg", "ProbeActionContinuous")]
-)
+@pytest.mark.parametrize(("agent", "probe"), pairs(CONTINUOUS_ONES, ("ProbeAction", "ProbeBoth")))
 def test_best_continuous_actions(agent: str, probe: str) -> None:
-    metrics, best = train(agent, probe)
+    metrics, best = train(agent, probe + "Continuous")
     assert best > -0.01  # within 0.1 of the goal, 2 % of the range
     assert metrics["td_error"] < 0.1

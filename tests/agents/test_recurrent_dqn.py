@@ -42,13 +42,17 @@ def lstm_step(params: dict, obs: np.ndarray, cell: np.ndarray, hidden: np.ndarra
 
 
 def replay(params: dict, warm_params: dict, data, burn_in: int):
-    """Values of every step and of what it led to; burn-in steps use warm_params."""
-    cell, hidden = (np.asarray(x[0], np.float64) for x in data.extras["memory"])
+    """Values of every step and of what it led to; burn-in steps use warm_params. After `last` the memory
+    is the stored one."""
+    stored = [np.asarray(x, np.float64) for x in data.extras["memory"]]
+    cell, hidden = (x[0] for x in stored)
     values, following = [], []
     for t in range(data.reward.shape[0]):
         if t > 0:
-            keep = 1.0 - data.last[t - 1][:, None]
-            cell, hidden = cell * keep, hidden * keep
+            begins = data.last[t - 1][:, None].astype(bool)
+            cell, hidden = (
+                np.where(begins, old[t], now) for old, now in zip(stored, (cell, hidden), strict=True)
+            )
         used = warm_params if t < burn_in else params
         value, cell, hidden = lstm_step(used, data.obs[t], cell, hidden)
         values.append(value)
@@ -136,3 +140,20 @@ def test_acting_step_by_step_is_what_learning_replays() -> None:
         np.testing.assert_allclose(memories[t].cell, cell, atol=1e-5)  # stored before the step
         values, cell, hidden = lstm_step(params, np.asarray(obs[t], np.float64), cell, hidden)
         np.testing.assert_array_equal(chosen[t], values.argmax(axis=-1))
+
+
+def test_a_sequence_that_was_cut_goes_on_from_the_stored_memory() -> None:
+    """Asynchronous learners mark the end of an unroll as last: the memory of the next is not that of a start."""
+    agent, state, _ = start(burn_in=0, length=6)
+    batch = sequences(6)
+    whole = batch.data._replace(last=jnp.zeros_like(batch.data.last), discount=jnp.ones_like(batch.data.discount))
+    two = whole._replace(last=whole.last.at[2].set(True))
+    emptied = jax.tree.map(lambda x: x.at[3].set(0.0), two.extras)
+
+    def gradient(data) -> np.ndarray:
+        grads, _ = agent.gradient(state, batch._replace(data=data), jax.random.key(0))
+        return np.concatenate([np.ravel(x) for x in jax.tree.leaves(grads)])
+
+    begun = gradient(two._replace(extras=emptied))
+    assert not np.allclose(gradient(two), begun)  # as it was stored, not as a start
+    assert not np.allclose(gradient(two), gradient(whole))  # nor what the steps before led to
