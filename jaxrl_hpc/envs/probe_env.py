@@ -60,7 +60,7 @@ class Probe(environment.Environment):
         return self._observe(state), state, reward, terminated, {}
 
     def _match(self, action, sign):
-        """How well the action fits a sign: 1 or -1 for one of two; minus the square of what a number lacks."""
+        """How well the action fits a sign: 1 or -1 for one of two, minus a square for a number."""
         value = jnp.asarray(action, jnp.float32).reshape(-1)[0]
         return -((value - 0.5 * sign) ** 2) if self.continuous else (2.0 * value - 1.0) * sign
 

@@ -244,8 +244,8 @@ def write_page() -> None:
             "`workflow.max_lag`, per seed. "
             "Idle: share of the time spent waiting for the other side; ranks were more than cores. With "
             "two learners an iteration takes an unroll of each, and updates see as many steps as with one.",
-            "The settings of A3C were chosen with `fused` and `workflow.actor_lag` of 2 and 4 on seeds 100 to "
-            "107, which are not among these: steps of 1e-3, unrolls of 8, standardised advantages and an "
+            "The settings of A3C were chosen with `fused` and `workflow.actor_lag` of 2 and 4 on seeds 100 "
+            "to 107, which are not among these: steps of 1e-3, unrolls of 8, standardised advantages and an "
             "entropy bonus of 0.02. With unrolls of 16 and without the other two, two to four of eight seeds "
             "ended between 150 and 350.",
             "",
@@ -275,8 +275,8 @@ def write_page() -> None:
             "",
             "One seed each of IMPALA and Ape-X on the real game: how fast it goes here, and how it begins. "
             f"Actions (of four frames) per second: {', '.join(rates)}, with other work of low priority on "
-            "the same two cores. IMPALA made one update of every 320 actions, Ape-X one of every eight: a score "
-            "near that of [random play](atari_breakout.md) means that nothing was learned yet.",
+            "the same two cores. IMPALA made one update of every 320 actions, Ape-X one of every eight: a "
+            "score near that of [random play](atari_breakout.md) means that nothing was learned yet.",
             "",
             "![returns](asynchronous_atari.png)",
             "",

@@ -143,10 +143,12 @@ def test_acting_step_by_step_is_what_learning_replays() -> None:
 
 
 def test_a_sequence_that_was_cut_goes_on_from_the_stored_memory() -> None:
-    """Asynchronous learners mark the end of an unroll as last: the memory of the next is not that of a start."""
+    """Asynchronous learners mark the end of an unroll as last: what follows is no start of an episode."""
     agent, state, _ = start(burn_in=0, length=6)
     batch = sequences(6)
-    whole = batch.data._replace(last=jnp.zeros_like(batch.data.last), discount=jnp.ones_like(batch.data.discount))
+    whole = batch.data._replace(
+        last=jnp.zeros_like(batch.data.last), discount=jnp.ones_like(batch.data.discount)
+    )
     two = whole._replace(last=whole.last.at[2].set(True))
     emptied = jax.tree.map(lambda x: x.at[3].set(0.0), two.extras)
 
