@@ -6,7 +6,7 @@ gradients  kept: parameters, target and optimiser state. A worker gives the mean
            optimiser step is made with it where the parameters are (A3C, Gorila). Only one at a time can do
            that: with the lock, or one server.
 
-Running statistics are each worker's own in both.
+Running statistics are each worker's own until all meet, where they are put together (meeting.py).
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ class Own(NamedTuple):
     central: PyTree  # what it got at its last exchange
     since: Array  # [] int32 exchanges before that
     exchanges: Array  # [] int32 its own so far
+    met: PyTree  # learner.aux, running statistics, when all workers last met
 
 
 class State(NamedTuple):
@@ -82,7 +83,8 @@ class Worker:
         running = rollout.start(self.env, self.agent, rollout_key, ids)
         central = self.scheme.first(state.learner)
         zeros = [jnp.int32(0) for _ in range(4)]
-        own = Own(state, running, jax.tree.map(jnp.copy, central), zeros[0], zeros[1])
+        met = jax.tree.map(jnp.copy, state.learner.aux)  # a buffer of its own: both are donated
+        own = Own(state, running, jax.tree.map(jnp.copy, central), zeros[0], zeros[1], met)
         return State(Shared(central, zeros[2], zeros[3]), own)
 
     def _act(self, agent: Agent, learner: LearnerState, running: RolloutState):

@@ -28,6 +28,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.types import Agent, Array, Metrics, PyTree
 from jaxrl_hpc.workflows import schemes
 from jaxrl_hpc.workflows.chunks import Chunk
+from jaxrl_hpc.workflows.meeting import reconcile
 from jaxrl_hpc.workflows.schedules import Entry, Recorder, Replayed, file_of
 from jaxrl_hpc.workflows.worker import ALONE, Own, Result, Shared, State, Worker
 
@@ -223,7 +224,7 @@ class Workshop:
         self.watchdog.at("waiting for the other workers at the end of a chunk", end)
         self.ranks.barrier()
         chunk.idle += time.perf_counter() - waited
-        own = self._absorb(own, end)
+        own = self._meet(self._absorb(own, end))
         central = schemes.central_of(self.worker.scheme, self.exchange.read())
         if self.recorder:
             self.recorder.flush()
@@ -233,6 +234,12 @@ class Workshop:
         shared = Shared(central, jnp.int32(end), jnp.int32(updates))
         metrics = chunk.metrics(self.ranks, self.worker.iterations)
         return State(shared, own), metrics | {"updates": jnp.int32(updates)}
+
+    def _meet(self, own: Own) -> Own:
+        """All workers go on with the running statistics of all."""
+        known = reconcile(self.ranks, own.state.learner.aux, own.met)
+        state = own.state._replace(learner=own.state.learner._replace(aux=known))
+        return own._replace(state=state, met=jax.tree.map(jnp.copy, known))
 
     def _shares(self, begin: int, end: int) -> Iterator[int | None]:
         """This worker's exchanges of a chunk: as many as it gets to, or those of a schedule."""

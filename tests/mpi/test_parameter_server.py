@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.io.checkpoint import Checkpointer
+from jaxrl_hpc.io.shards import shard_folder
 from jaxrl_hpc.train import train
 from tests.mpi import launch, shop
 
@@ -63,6 +65,20 @@ def test_a_recorded_order_is_repeated_bit_for_bit(two):
     assert [row["lag_mean"] for row in first["rows"]] == [row["lag_mean"] for row in again["rows"]]
     assert len(first["entries"]) == 2 and sum(first["entries"]) == 2048 // 64
     assert max(row["lag_max"] for row in first["rows"]) >= 1
+
+
+@pytest.mark.slow
+def test_workers_have_the_statistics_of_all(two, folder):
+    """What normalises observations, in the last checkpoint of both."""
+    assert two["a2c-lock"]["finished"]
+    found = []
+    for worker in range(2):
+        _, leaves, _ = Checkpointer(shard_folder(folder / "a2c-lock" / "checkpoints", worker)).load()
+        known = {name: x for name, x in leaves.items() if ".learner.aux" in name and "observation" in name}
+        found.append(known)
+        assert len(known) == 3
+        assert next(x for name, x in known.items() if "number" in name) == 2048  # steps of both
+    assert all((x == found[1][name]).all() for name, x in found[0].items())
 
 
 @pytest.mark.slow
