@@ -14,7 +14,7 @@ import jax
 from jaxrl_hpc import machine
 from jaxrl_hpc.build import Parts, build, hypers_of
 from jaxrl_hpc.comm.watchdog import Watchdog
-from jaxrl_hpc.config import Config
+from jaxrl_hpc.config import Config, from_dict
 from jaxrl_hpc.crew import Crew
 from jaxrl_hpc.envs.outside.host import telling
 from jaxrl_hpc.errors import UserError
@@ -109,8 +109,17 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new else [f"{path} was {old!r} and is {new!r}"]
 
 
+def completed(saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved config with today's defaults for fields that were not there yet when it was saved."""
+    try:
+        return from_dict(saved).to_dict()
+    except UserError:  # it has what is no longer there: told as a difference
+        return saved
+
+
 def check_same_config(config: Config, saved: dict[str, Any]) -> None:
-    changed = [d for d in differences(saved, config.to_dict()) if d.split(" ")[0] not in HARMLESS]
+    found = differences(completed(saved), config.to_dict())
+    changed = [d for d in found if d.split(" ")[0] not in HARMLESS]
     if changed:
         raise UserError(
             f"--resume continues a run exactly, but its config has changed: {'; '.join(changed)}. "

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc import rollout
-from jaxrl_hpc.build import build
+from jaxrl_hpc.build import build, hypers_of
 from tests import small
 
 
@@ -101,3 +101,20 @@ def test_evaluation_counts_whole_episodes():
     assert np.asarray(result.finished).all()
     np.testing.assert_array_equal(result.returns, result.length)  # reward 1 a step
     assert (np.asarray(result.length) <= 30).all() and np.asarray(result.length).std() > 0
+
+
+def test_what_an_agent_carries_begins_anew_with_every_episode():
+    """Ornstein-Uhlenbeck noise of TD3: random steps within an episode, zero at its start."""
+    config = small.config(
+        agent={"name": "td3", "network": {"hidden": [8]}, "noise": "ou", "random_fraction": 0.0},
+        env={"name": "Pendulum-v1", "params": {"max_steps_in_episode": 5}},
+        replay={"name": "uniform", "capacity": 256, "min_size": 32},
+    )
+    parts = build(config)
+    learner = parts.agent.init(jax.random.key(1), jax.tree.map(jnp.float32, hypers_of(config)["agent"]))
+    state = rollout.start(parts.env, parts.agent, jax.random.key(0), jnp.arange(4))
+    step = jax.jit(lambda s: rollout.unroll(parts.env, parts.agent, parts.agent.actor(learner), s, 1)[0])
+    for number in range(1, 12):
+        state = step(state)
+        carried = np.asarray(state.carry["noise"])
+        assert (carried == 0).all() if number % 5 == 0 else (carried != 0).all()

@@ -71,6 +71,14 @@ def test_harmless_changes_are_allowed():
     ]
 
 
+def test_a_field_that_came_later_has_its_default_in_runs_before():
+    saved = small.config().to_dict()
+    del saved["agent"]["learning_rate_warmup"]
+    check_same_config(small.config(), saved)
+    with pytest.raises(UserError, match=r"agent\.learning_rate_warmup was 0\.0 and is 0\.1"):
+        check_same_config(small.config(agent={"learning_rate_warmup": 0.1}), saved)
+
+
 def test_evaluate_a_run(finished):
     folder, _ = finished
     first, again, other = evaluate_run(folder, 8), evaluate_run(folder, 8), evaluate_run(folder, 8, seed=2)

@@ -4,7 +4,7 @@ What a worker saw since the last meeting are sums around the mean that all knew 
 
     n = N − N₀,  s = N (m − c) − N₀ (m₀ − c),  q = M2 + N (m − c)² − M2₀ − N₀ (m₀ − c)²
 
-with c the first one's m₀, so that they can be added over workers. A worker that joined later knew nothing: N₀ = 0.
+with c the first one's m₀, so that they can be added over workers. One that joined later knew nothing: N₀ = 0.
 """
 
 from __future__ import annotations

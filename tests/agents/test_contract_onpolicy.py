@@ -68,7 +68,7 @@ def test_learning_changes_parameters_keeps_shapes_and_equals_itself_under_vmap(m
             start = agent.observe(start, agent.moments(start, data))
         return learning.learn(agent, start, learning.as_batch(data), key)[:2]
 
-    keys = jax.random.split(jax.random.key(3), 3)
+    keys = jax.random.split(jax.random.key(3), 16)
     alone, metrics = jax.jit(learn)(keys[1])
     lanes, _ = jax.jit(jax.vmap(learn))(keys)
     jax.tree.map(
