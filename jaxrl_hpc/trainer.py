@@ -106,7 +106,8 @@ class Trainer:
             steps_done = self.env_steps
             self.say(f"resumed at {steps_done:,} environment steps from {self.run.checkpoints}")
             if self.parts.env.external:
-                self.say(self.parts.env.host.resume(host["outside"]))
+                mine = {name: number * self.ranks.first for name, number in host["outside"].items()}
+                self.say(self.parts.env.host.resume(mine))
         elif self.stretch and self.stretch.origin:
             self.metrics.restore(None)
             states, host = self.stretch.origin(self.fleet)
@@ -144,11 +145,17 @@ class Trainer:
         self.digest()
         self.watchdog.at("saving", self.iterations // self.schedule.chunk)
         host: dict[str, Any] = {"iterations": self.iterations, "wall_seconds": self.wall_seconds}
-        host["outside"] = outside_counts(self.parts.env)
+        host["outside"] = self.given_up()
         with self.trace.span("saving", env_steps=self.env_steps):
             host["metrics"] = self.metrics.commit()
             self.checkpointer.save(self.iterations, self.fleet.states, host)
             self.checkpointer.wait()
+
+    def given_up(self) -> dict[str, int]:
+        """Episodes of outside simulators that were given up on any rank; together with all ranks."""
+        mine = outside_counts(self.parts.env)
+        total = self.ranks.add(np.array(list(mine.values()))) if mine else ()
+        return {name: int(number) for name, number in zip(mine, total, strict=True)}
 
     # -- metrics -------------------------------------------------------------
 
@@ -185,7 +192,7 @@ class Trainer:
             for result, count in zip(results, updates, strict=True):
                 result["updates"] = count
         times = self.trace.take()
-        times |= outside_counts(self.parts.env)
+        times |= self.given_up()
         rows = self.rows("train", iterations, [lane | times for lane in train])
         rows += self.rows("eval", iterations, results) if results else []
         with self.trace.span("logging"):
@@ -257,11 +264,12 @@ class Trainer:
         wall = self.wall_seconds
         self.save()
         self.watchdog.at("finishing", self.iterations // self.schedule.chunk, armed=False)
-        return self.ranks.first_does(lambda: self.conclude(final, wall))
+        given_up = self.given_up()
+        return self.ranks.first_does(lambda: self.conclude(final, wall, given_up))
 
-    def conclude(self, final: Sequence[Evaluation], wall: float) -> dict[str, Any]:
+    def conclude(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
         """Summary and pictures."""
-        summary = self.summarise(final, wall)
+        summary = self.summarise(final, wall, given_up)
         if self.stretch:
             summary |= self.stretch.describe(self, final)
         else:
@@ -269,7 +277,7 @@ class Trainer:
         self.run.write_summary(summary)
         return summary
 
-    def summarise(self, final: Sequence[Evaluation], wall: float) -> dict[str, Any]:
+    def summarise(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
         config: Any = self.config
         counters, lanes = self.fleet.counters(), len(self.fleet.lanes)
         per_lane = [describe(self.parts, e) for e in final]
@@ -284,7 +292,7 @@ class Trainer:
             "compile_seconds": self.fleet.compile_seconds,
             "env_steps_per_second": counters["env_steps"] * lanes / wall,
             "updates_per_second": counters["updates"] * lanes / wall,
-            **outside_counts(self.parts.env),
+            **given_up,
             **spread_over_seeds(self.parts, per_lane, final),
             "eval_return_per_seed": {
                 str(lane.seed): v["eval_return"] for lane, v in zip(self.fleet.lanes, per_lane, strict=True)

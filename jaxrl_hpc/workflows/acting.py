@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -64,7 +65,9 @@ class Actor:
         lag: int,
         lockstep: bool,
         replayed: bool,
+        given_up: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
+        self._given_up, self._told = given_up, (0, 0)  # episodes dropped and restarted, by outside simulators
         self.acting, self.roles, self.channel, self.control = acting, roles, channel, control
         self.watchdog, self.trace, self.lockstep, self.replayed = watchdog, trace, lockstep, replayed
         self.learner = roles.learner_of(roles.number)
@@ -117,6 +120,10 @@ class Actor:
         if signal.number and not self._signalled:
             self._signalled = True
             self.control.send(self.learner, Kind.SIGNAL, signal.number)
+        if (now := self._given_up()) != self._told:
+            dropped, restarted = (new - old for new, old in zip(now, self._told, strict=True))
+            self.control.send(self.learner, Kind.GIVEN_UP, dropped, restarted)
+            self._told = now
 
     def obey(self, note: Note) -> None:
         if note.kind == Kind.STOP:

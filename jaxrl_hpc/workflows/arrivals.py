@@ -76,11 +76,13 @@ class Mailbox:
         record: Recorder | None,
         replayed: Replayed | None,
         add: Callable[[np.ndarray], np.ndarray],
+        given_up: Callable[[int, int], None],
         seconds_before: float = 0.0,
     ) -> None:
         self.acting, self.roles, self.channel, self.control = acting, roles, channel, control
         self.watchdog, self.max_lag, self.record, self.replayed = watchdog, max_lag, record, replayed
         self.history, self._add = history, add  # over learners
+        self._given_up = given_up  # called with episodes dropped and restarted by an actor
         self.actors = roles.actors_of(roles.rank)
         self.queue: deque[Queued] = deque(self._queued(np.array(message)) for message in kept.pending)
         self.patience = Patience()
@@ -211,6 +213,8 @@ class Mailbox:
                 self._reports[actor] = note
             elif note.kind == Kind.SIGNAL:
                 self.signal = (note.number, note.rank)
+            elif note.kind == Kind.GIVEN_UP:
+                self._given_up(note.number, note.extra)
             elif note.kind == Kind.WANTED:
                 self._asked.append((actor, note.number))
                 self._answer()

@@ -89,6 +89,7 @@ class CentralEngine(Engine):
             lag=0,
             lockstep=self.config.lockstep,
             replayed=replayed,
+            given_up=self._given_up,
             env=learning.env,
             length=learning.settings.length,
         )

@@ -23,6 +23,7 @@ from jaxrl_hpc.comm.layout import Layout
 from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.comm.roles import Roles, assign
 from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.envs.outside.host import outside_counts, told
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.types import Array, Metrics, PyTree
@@ -117,7 +118,13 @@ class Engine:
             lag=config.actor_lag,
             lockstep=config.lockstep,
             replayed=replayed,
+            given_up=self._given_up,
         )
+
+    def _given_up(self) -> tuple[int, int]:
+        """Episodes that this rank's outside simulators dropped and restarted."""
+        counts = outside_counts(self.learning.env)
+        return counts.get("dropped_episodes", 0), counts.get("restarted_episodes", 0)
 
     def open(
         self,
@@ -158,6 +165,7 @@ class Engine:
             record=Recorder(file_of(run, number), kept.taken) if record else None,
             replayed=schedule,
             add=self.ranks.add,
+            given_up=functools.partial(told, self.learning.env),
             seconds_before=seconds_before,
         )
         self.publish(state, int(state.iteration))

@@ -53,6 +53,8 @@ A2C: dict[str, Any] = {
     "workflow": {"name": "async", "num_envs": 4, "unroll_length": 8},
     "run": {"total_env_steps": 2048, **RUN},
 }
+# the third copy of every process fails once, at its fourth step
+BROKEN = "env.name=tests.envs.broken:Broken;env.kwargs.how=raise;env.on_error=reset;run.total_env_steps=1024"
 CASES = {"dqn": DQN, "a2c": A2C}
 FUSED = ("name", "num_envs", "unroll_length", "updates_per_iteration", "actor_lag", "actor_priorities")
 

@@ -40,6 +40,7 @@ def three(folder):
         f"a2c-record:{RECORD};{BOUNDED};@slow=1:0.03",
         f"a2c-replay:{BOUNDED};run.replay_schedule=FOLDER/a2c-record;run.profile=true",
         f"{ELASTIC};@signal=2:30",
+        f"a2c-broken:{apart.BROKEN}",
     )
 
 
@@ -55,6 +56,14 @@ def two(folder, three):
         f"+dqn-cut:{lock};workflow.actor_priorities=true",
         f"+{ELASTIC};@signal=1:60",
     )
+
+
+def test_episodes_that_actors_give_up_are_counted(three):
+    (found,) = three["a2c-broken"]
+    assert found["finished"]
+    assert found["rows"][-1]["dropped_episodes"] == 2  # one of each actor
+    assert found["summary"]["dropped_episodes"] == 3  # one of the last evaluation too
+    assert found["summary"]["restarted_episodes"] == 0
 
 
 def check_as_fused(found, folder, case, change):

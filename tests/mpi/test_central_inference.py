@@ -73,6 +73,8 @@ def test_simulators_outside_of_the_program_live_on_the_environment_ranks(tmp_pat
     episodes = sum(row["episodes"] for row in found["rows"])
     steps = sum(row["episodes"] * row["episode_length"] for row in found["rows"] if row["episodes"])
     assert 15 < steps / episodes < 40  # 22 on average for random play
+    (found,) = start(3, tmp_path, f"a2c-broken:{SEED};{apart.BROKEN}")["a2c-broken"]
+    assert found["finished"] and found["rows"][-1]["dropped_episodes"] == 2  # of both environment ranks
 
 
 @pytest.mark.parametrize(

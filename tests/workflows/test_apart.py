@@ -97,6 +97,7 @@ def watchdog(tmp_path):
 
 def mailbox_of(acting, lists, watchdog, kept=None, **changes):
     settings = {"max_lag": None, "history": 0, "record": None, "replayed": None, "add": lambda x: x}
+    settings["given_up"] = lambda dropped, restarted: None
     kept = kept or Kept.nothing(acting)
     return Mailbox(acting, ROLES, lists, Letters(lists, 0), watchdog, kept=kept, **settings | changes)
 
@@ -182,7 +183,7 @@ def test_snapshot_keeps_all_that_was_sent_and_nothing_that_came_later(acting, wa
     alone = ROLES._replace(actors=1)
     other = Mailbox(
         acting, alone, lists, Letters(lists, 0), watchdog,
-        max_lag=None, history=0, kept=kept, record=None, replayed=None, add=lambda x: x,
+        max_lag=None, history=0, kept=kept, record=None, replayed=None, add=lambda x: x, given_up=lambda *_: None,
     )  # fmt: skip
     assert list(other.parked) == [1]
     actor = actor_of(acting, lists, watchdog, 0)

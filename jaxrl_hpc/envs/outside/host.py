@@ -53,6 +53,7 @@ class Host:
         self.steps = 0
         self.dropped = 0  # episodes given up because of errors
         self.restarted = 0  # episodes given up because the run was resumed
+        self.elsewhere = np.zeros(2, np.int64)  # both, of ranks that act for this one
         self.failure: str | None = None
 
     # -- called by the program ------------------------------------------------
@@ -177,7 +178,8 @@ class Host:
 
     def counts(self) -> dict[str, int]:
         """Episodes that ended otherwise than by their own rules, since the beginning of the run."""
-        return {"dropped_episodes": self.dropped, "restarted_episodes": self.restarted}
+        dropped, restarted = (int(x) for x in self.elsewhere + (self.dropped, self.restarted))
+        return {"dropped_episodes": dropped, "restarted_episodes": restarted}
 
     def resume(self, counts: dict[str, int]) -> str:
         """Goes on counting from a checkpoint; what to tell the user."""
@@ -206,6 +208,11 @@ def outside_counts(env: Env) -> dict[str, int]:
     """Episodes of outside simulators that were given up, also in evaluations; nothing for others."""
     every = [host.counts() for host in hosts_of(env)]
     return {name: sum(counts[name] for counts in every) for name in every[0]} if every else {}
+
+
+def told(env: Env, dropped: int, restarted: int) -> None:
+    """Another rank, which acts for this one, has given up so many episodes more."""
+    env.host.elsewhere += (dropped, restarted)
 
 
 @contextlib.contextmanager
