@@ -46,6 +46,7 @@ class Control:
         self._mpi = MPI
         self._comm = comm.Clone()
         self._sent: list[tuple[Any, np.ndarray]] = []  # requests and what they still need
+        self._coming: list[tuple[int, np.ndarray, Any]] = []  # rank, letter, request: in order of arrival
 
     def send(
         self, rank: int, kind: Kind, number: int = 0, extra: int = 0, payload: np.ndarray | None = None
@@ -59,11 +60,17 @@ class Control:
         self._sent.append((self._comm.Isend([letter, self._mpi.BYTE], dest=rank), letter))
 
     def receive(self) -> Note | None:
-        """The next note, if one has come."""
+        """The next note, if one has come as a whole; those of one rank stay in order."""
         status = self._mpi.Status()
-        if not self._comm.Iprobe(status=status):
-            return None
-        letter = aligned(status.Get_count(self._mpi.BYTE))
-        self._comm.Recv([letter, self._mpi.BYTE], source=status.Get_source(), tag=status.Get_tag())
-        kind, number, extra = (int(x) for x in letter[:HEADER].view(np.int64)[:3])
-        return Note(status.Get_source(), Kind(kind), number, extra, letter[HEADER:])
+        while (message := self._comm.Improbe(status=status)) is not None:
+            letter = aligned(status.Get_count(self._mpi.BYTE))
+            request = message.Irecv([letter, self._mpi.BYTE])
+            self._coming.append((status.Get_source(), letter, request))
+        late = set()
+        for place, (rank, letter, request) in enumerate(self._coming):
+            if rank not in late and request.Test():
+                del self._coming[place]
+                kind, number, extra = (int(x) for x in letter[:HEADER].view(np.int64)[:3])
+                return Note(rank, Kind(kind), number, extra, letter[HEADER:])
+            late.add(rank)
+        return None

@@ -4,6 +4,9 @@ Sends are synchronous and non-blocking (MPI_Issend): one is complete when its re
 so the number of incomplete sends is the number of messages under way, whatever MPI buffers. An actor has
 `in_flight` of them and then no room: a slow learner holds its actors back, and memory stays bounded. A
 learner has one parameter message per actor under way; an actor that is slow to take it skips versions.
+
+Receives do not wait either (MPI_Improbe, MPI_Imrecv): the data of a large message moves only while its sender
+calls MPI, and a sender that sits in a long computation must not hold up what others have sent.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class TwoSidedActor:
         self._buffers = [aligned(sizes.message) for _ in range(sizes.in_flight)]
         self._requests: list[Any] = [None] * sizes.in_flight
         self._incoming = VERSION + sizes.params
+        self._coming: tuple[np.ndarray, Any] | None = None  # parameters whose data is on the way
 
     @property
     def lost(self) -> int:
@@ -53,11 +57,23 @@ class TwoSidedActor:
         return True
 
     def newest(self) -> tuple[int, np.ndarray] | None:
-        buffer = None
-        while self._params.Iprobe(source=self._learner, tag=DATA):
-            buffer = aligned(self._incoming)
-            self._params.Recv(buffer, source=self._learner, tag=DATA)
-        return None if buffer is None else (int(buffer[:VERSION].view(np.int64)[0]), buffer[VERSION:])
+        found = None
+        while self._next_arrives():
+            assert self._coming is not None
+            buffer, request = self._coming
+            if not request.Test():
+                break
+            found, self._coming = buffer, None
+        return None if found is None else (int(found[:VERSION].view(np.int64)[0]), found[VERSION:])
+
+    def _next_arrives(self) -> bool:
+        """Whether parameters are being received."""
+        if self._coming is None:
+            message = self._params.Improbe(source=self._learner, tag=DATA)
+            if message is not None:
+                buffer = aligned(self._incoming)
+                self._coming = buffer, message.Irecv(buffer)
+        return self._coming is not None
 
     def close(self) -> None:
         """The learner drains whatever is under way, until this end mark."""
@@ -69,7 +85,9 @@ class TwoSidedActor:
                 self._params.Recv(nothing, source=self._learner, tag=END)
                 ended = True
             patience.pause()
-        self.newest()  # what came just before the end
+        while self._next_arrives():  # what came just before the end
+            self.newest()
+            patience.pause()
 
 
 class TwoSidedLearner:
@@ -79,6 +97,7 @@ class TwoSidedLearner:
         from mpi4py import MPI
 
         self._any, self._status = MPI.ANY_SOURCE, MPI.Status()
+        self._coming: list[tuple[int, np.ndarray, Any]] = []  # rank, buffer, request: in order of arrival
         self._messages, self._params = roles.comm.Clone(), roles.comm.Clone()
         self._size, self._first = sizes.message, roles.learners
         self._actors = [roles.rank_of(actor) for actor in roles.actors_of(roles.rank)]
@@ -109,16 +128,33 @@ class TwoSidedLearner:
 
     def drain(self, limit: int) -> list[Arrival]:
         self._push()
+        found = self._arrived(limit)
+        while len(found) < limit:
+            message = self._messages.Improbe(source=self._any, tag=DATA, status=self._status)
+            if message is None:
+                break
+            buffer = aligned(self._size)
+            self._coming.append((self._status.Get_source(), buffer, message.Irecv(buffer)))
+            found += self._arrived(limit - len(found))
+        return found
+
+    def _arrived(self, limit: int) -> list[Arrival]:
+        """Messages that are here as a whole; those of one actor stay in order."""
         found: list[Arrival] = []
-        while len(found) < limit and self._messages.Iprobe(source=self._any, tag=DATA, status=self._status):
-            rank, buffer = self._status.Get_source(), aligned(self._size)
-            self._messages.Recv(buffer, source=rank, tag=DATA)
-            found.append(Arrival(rank - self._first, buffer))
+        left, late = [], set()
+        for rank, buffer, request in self._coming:
+            if len(found) < limit and rank not in late and request.Test():
+                found.append(Arrival(rank - self._first, buffer))
+            else:
+                late.add(rank)
+                left.append((rank, buffer, request))
+        self._coming = left
         return found
 
     def waiting(self) -> int:
         """Actors with a message under way."""
-        return sum(self._messages.Iprobe(source=rank, tag=DATA) for rank in self._actors)
+        probed = sum(self._messages.Iprobe(source=rank, tag=DATA) for rank in self._actors)
+        return probed + len(self._coming)
 
     def close(self) -> None:
         """Until all actors have said that nothing follows."""
@@ -126,7 +162,8 @@ class TwoSidedLearner:
         self._latest = None
         ends = [self._params.Issend(nothing, dest=rank, tag=END) for rank in self._actors]
         ends += self._requests.values()
-        while running or not all(request.Test() for request in ends):
+        while running or self._coming or not all(request.Test() for request in ends):
+            self._arrived(len(self._coming))
             while self._messages.Iprobe(source=self._any, status=self._status):
                 rank, tag = self._status.Get_source(), self._status.Get_tag()
                 self._messages.Recv(nothing if tag == END else aligned(self._size), source=rank, tag=tag)

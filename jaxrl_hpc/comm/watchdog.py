@@ -6,7 +6,8 @@ thread of the rank before it watches that file. Two things end the job:
 
 - the watched file has not changed for `deadline` seconds: that rank does not run any more;
 - this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run. This verdict
-  comes a few looks later: of a rank that stands still and those that wait for it, the former is named.
+  comes a few looks later: of a rank that stands still and those that wait for it, the former is named. Outside
+  of chunks (compiling, starting, a final evaluation) it has twelve times as long, and an hour at least.
 
 Only changes are looked at, never clocks of other machines. Time during which the watching process itself was
 suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also tell a launcher which rank a
@@ -30,6 +31,7 @@ from jaxrl_hpc.comm.ranks import Ranks
 log = logging.getLogger(__name__)
 EXIT_STALLED = 76
 LOOKS_OF_GRACE = 3  # a file is seen to be still up to two looks late
+LONG_SECONDS, LONG_FACTOR = 3600.0, 12  # what phases may take that are not armed
 FRESH_SECONDS = 0.5  # a file older than that is written anew when there is progress
 
 
@@ -63,7 +65,7 @@ class Watchdog:
             self._thread.join()
 
     def at(self, phase: str, chunk: int, armed: bool = True, often: bool = False) -> None:
-        """The run got here. Unarmed phases (compiling, a final evaluation) may take any time.
+        """The run got here. Unarmed phases (compiling, a final evaluation) may take long.
 
         Phases that come and go many times a second are told `often`: they do not cost a file each.
         """
@@ -124,7 +126,8 @@ class Watchdog:
                 seen, since = count, now
             if now - since > self.deadline:
                 self._end(f"{self._describe(neighbour)} has not been heard of for {now - since:.0f} s")
-            if self._armed and now - self._progress > self.deadline + LOOKS_OF_GRACE * self.interval:
+            limit = self.deadline if self._armed else max(LONG_FACTOR * self.deadline, LONG_SECONDS)
+            if now - self._progress > limit + LOOKS_OF_GRACE * self.interval:
                 others = "; ".join(self._describe(r) for r in range(self.ranks.size) if r != self.ranks.rank)
                 self._end(f"no progress for {now - self._progress:.0f} s, while {others}")
 

@@ -86,10 +86,10 @@ class Actor:
 
     def begin(self, key: Array) -> None:
         """Wait for the learner, which may take its time, and start fresh or from a state."""
+        self.watchdog.at(f"waiting for the learner, rank {self.learner}, to start", 0, armed=False)
         while (note := self.control.receive()) is None or note.kind != Kind.START:
             if note is not None:
                 self.obey(note)
-            self.watchdog.at(f"waiting for the learner, rank {self.learner}, to start", 0, armed=False)
             self.patience.pause()
         self.patience.again()
         self.trace.begin(note.number / 1000)

@@ -52,6 +52,16 @@ def check(config: ApartConfig, agent: Agent, replay: Replay | None) -> None:
         raise UserError(
             "workflow.batch_trajectories: an agent with a replay takes one unroll at a time; set it to 1"
         )
+    if config.max_lag is not None:
+        # how old a fresh unroll may be: parameters are published now and then, and actors may hold back
+        behind = config.publish_every - 1
+        oldest = behind + (config.actor_lag + behind if config.actor_lag else 0)
+        if config.max_lag < oldest:
+            raise UserError(
+                f"workflow.max_lag: even fresh unrolls can be {oldest} iterations old with publish_every = "
+                f"{config.publish_every} and actor_lag = {config.actor_lag}, so that a learner could wait for "
+                f"ever; set it to {oldest} or more"
+            )
     if config.lockstep:
         wanted = {"batch_trajectories": 1, "publish_every": 1, "max_lag": None}
         wanted |= {"learners": 1} if config.learner_mode == "own" else {}

@@ -90,6 +90,7 @@ class Mailbox:
         self.signal = (0, 0)  # number and rank of a request to stop that an actor got
         self.taken, self.dropped, self.lost = kept.taken, kept.dropped, kept.lost
         self._lost_before = kept.lost
+        self._gaps: list[tuple[int, int, int]] = []  # actor, first and end of the sequences that were lost
         self.versions = {int(v): p for v, p in zip(kept.versions, kept.params, strict=True)}
         self._wanted = replayed.wanted() if replayed else {}
         self._asked: list[tuple[int, int]] = []  # (actor, sequence) whose parameters are not there yet
@@ -144,11 +145,13 @@ class Mailbox:
     def take(self, count: int, version: int) -> list[Message]:
         """The next unrolls to learn from, as views into buffers of their own. Waits until they are here."""
         found: list[Message] = []
+        told = False  # what is dropped is no progress: waiting goes on
         while len(found) < count:
             self.poll(count - len(found) - len(self.queue))
             message = self._pick()
             if message is None:
-                if not self.patience.waiting:
+                if not told:
+                    told = True
                     begun = any(self._received.values())  # actors may have to compile first
                     self.watchdog.at(
                         f"waiting for unrolls of {self._names()}", version, armed=begun, often=True
@@ -165,6 +168,7 @@ class Mailbox:
                 self.dropped += 1
             else:
                 found.append(message)
+                told = False
         self.watchdog.at("learning", version, often=True)
         return found
 
@@ -203,7 +207,7 @@ class Mailbox:
         for arrival in self.channel.drain(ALL if self.replayed else max(0, room)):
             queued = self._queued(arrival.message)
             if self.channel.gone is None:  # else what is missing may be with another learner
-                self.lost += queued.sequence - self._next[queued.actor]
+                self._lose(queued.actor, self._next[queued.actor], queued.sequence)
                 self._next[queued.actor] = queued.sequence + 1
             self._received[queued.actor] = self._received.get(queued.actor, 0) + 1
             self.queue.append(queued)
@@ -249,8 +253,18 @@ class Mailbox:
             params=np.stack(params) if params else empty.params,
             taken=self.taken,
             dropped=self.dropped,
-            lost=self.lost,
+            lost=self.lost - self._lost_later(limits),
         )
+
+    def _lose(self, actor: int, first: int, end: int) -> None:
+        if end > first:
+            self.lost += end - first
+            self._gaps.append((actor, first, end))
+
+    def _lost_later(self, limits: dict[int, int]) -> int:
+        """Lost ones that an actor made after its state: resumed, it makes them again."""
+        self._gaps = [gap for gap in self._gaps if gap[2] > limits.get(gap[0], gap[2])]
+        return sum(end - max(first, limits[actor]) for actor, first, end in self._gaps)
 
     def _limits(self) -> dict[int, int]:
         """How many unrolls each actor had sent before its state; of all actors, if any may have come here."""
@@ -281,7 +295,7 @@ class Mailbox:
         if self.channel.gone is not None:
             return self.channel.gone(actor) >= sent - self._first[actor]
         if self._next[actor] < sent and self._received[actor] + lost >= sent - self._first[actor]:
-            self.lost += sent - self._next[actor]  # the newest ones: no later number shows the gap
+            self._lose(actor, self._next[actor], sent)  # the newest ones: no later number shows the gap
             self._next[actor] = sent
         return self._next[actor] >= sent
 

@@ -54,6 +54,7 @@ class Engine:
         self.acting: Acting
         self.channel: Any = None  # this rank's end
         self.control: Any = None
+        self._watchdog: Watchdog
         self._clock = (0.0, time.perf_counter())  # seconds waited, and when that was
         self._counts: dict[str, int] = {}  # of the channel, up to the last metrics
         self._programs: dict[str, Any] = {}
@@ -138,8 +139,14 @@ class Engine:
         seconds_before: float,
     ) -> None:
         """Start the actors of a learner: fresh, or where a checkpoint left them, seconds into the run."""
+        self._watchdog = watchdog
         if not self.team.has_data:
             return
+        if (record or replayed) and getattr(self.config, "when_full", "block") != "block":
+            raise UserError(
+                "run.record_schedule, run.replay_schedule: unrolls that were lost are in no schedule: set "
+                "workflow.when_full=block"
+            )
         if self.channel.gone is not None and (record or replayed):
             raise UserError(
                 "run.record_schedule, run.replay_schedule: unrolls of an actor must go to one learner only: "
@@ -217,7 +224,8 @@ class Engine:
         self.mailbox.published(version, buffer)
 
     def _take(self, version: int) -> list[tuple[Any, Any]]:
-        if self.mailbox is None:
+        if self.mailbox is None:  # another learner has the data
+            self._watchdog.at("learning", version, often=True)
             return []
         messages = self.mailbox.take(self.learning.settings.batch, version)
         return [(message.trajectory, message.priority) for message in messages]

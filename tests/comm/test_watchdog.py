@@ -53,6 +53,15 @@ def test_no_progress_here_is_found(monkeypatch, guard):
     assert "no progress for 12 s, while rank 1" in guard.findings[0]
 
 
+def test_phases_that_may_take_long_end_too(monkeypatch, guard):
+    hour = watchdog.LONG_SECONDS
+    steps = [(2.0, lambda n=n: neighbour(guard, n)) for n in range(int(hour / 2) + 6)]
+    guard._stop = Clock(monkeypatch, steps)
+    guard.at("waiting for the learner, rank 0, to start", 0, armed=False)
+    guard._watch()
+    assert f"no progress for {hour + 4:.0f} s, while rank 1" in guard.findings[0]
+
+
 def test_of_a_stopped_rank_and_those_that_wait_for_it_the_former_is_named(monkeypatch, guard):
     """Progress ended two looks before the neighbour's last sign of life was seen."""
     steps = [(1.0, lambda: None), (1.0, lambda: neighbour(guard, 7))] + [(1.0, lambda: None)] * 9

@@ -192,6 +192,29 @@ def test_snapshot_keeps_all_that_was_sent_and_nothing_that_came_later(acting, wa
     assert [int(m.header.sequence) for m in first] == [int(h.sequence) for h in pending]
 
 
+def test_what_is_lost_after_an_actors_state_is_not_lost_for_its_checkpoint(acting, watchdog):
+    """Unrolls 3 to 5 are lost. The state was taken after five: resumed, the actor makes the sixth again."""
+    lists = Lists(in_flight=9)
+    mailbox = mailbox_of(acting, lists, watchdog)
+    actor = actor_of(acting, lists, watchdog, 0)
+    other = actor_of(acting, lists, watchdog, 1)
+    mailbox.published(0, parameters(acting))
+    for number in range(7):
+        if number == 5:
+            actor.snapshot = 1
+            actor.report()
+        turn(actor)
+    other.snapshot = 1
+    other.report()
+    lists.messages = deque(m for i, m in enumerate(lists.messages) if i not in (3, 4, 5))
+    mailbox.take(3, version=0)
+    mailbox.poll(100)
+    assert mailbox.lost == 3
+    assert set(mailbox._reports) == {0, 1}
+    limits = mailbox._limits()
+    assert limits == {0: 5, 1: 0} and mailbox.lost - mailbox._lost_later(limits) == 2
+
+
 def test_injected_lag_acts_with_older_parameters(acting, watchdog):
     lists = Lists(in_flight=9)
     mailbox = mailbox_of(acting, lists, watchdog)
@@ -260,6 +283,8 @@ def test_schedule_is_cut_at_a_checkpoint_and_read_back(tmp_path):
         ("dqn", ["workflow.batch_trajectories=2"], "one unroll at a time"),
         ("a2c", ["workflow.actor_priorities=true"], "cannot rate"),
         ("a2c", ["workflow.lockstep=true", "workflow.max_lag=1"], "max_lag"),
+        ("a2c", ["workflow.publish_every=4", "workflow.max_lag=1"], "set it to 3 or more"),
+        ("a2c", ["workflow.actor_lag=4", "workflow.max_lag=3"], "set it to 4 or more"),
         ("dqn", ["workflow.learner_mode=shared", "workflow.learners=3"], "multiple of workflow.learners"),
     ],
 )

@@ -178,7 +178,7 @@ class Host:
 
     def counts(self) -> dict[str, int]:
         """Episodes that ended otherwise than by their own rules, since the beginning of the run."""
-        dropped, restarted = (int(x) for x in self.elsewhere + (self.dropped, self.restarted))
+        dropped, restarted = (int(x) for x in self.elsewhere + np.array([self.dropped, self.restarted]))
         return {"dropped_episodes": dropped, "restarted_episodes": restarted}
 
     def resume(self, counts: dict[str, int]) -> str:
