@@ -6,7 +6,7 @@ thread of the rank before it watches that file. Two things end the job:
 
 - the watched file has not changed for `deadline` seconds: that rank does not run any more;
 - this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run. This verdict
-  comes a few looks later: of a rank that stands still and those that wait for it, the former is named. Outside
+  comes a few looks later: of a rank that stands still and those that wait for it the former is named. Outside
   of chunks (compiling, starting, a final evaluation) it has twelve times as long, and an hour at least.
 
 Only changes are looked at, never clocks of other machines. Time during which the watching process itself was

@@ -59,8 +59,8 @@ def check(config: ApartConfig, agent: Agent, replay: Replay | None) -> None:
         if config.max_lag < oldest:
             raise UserError(
                 f"workflow.max_lag: even fresh unrolls can be {oldest} iterations old with publish_every = "
-                f"{config.publish_every} and actor_lag = {config.actor_lag}, so that a learner could wait for "
-                f"ever; set it to {oldest} or more"
+                f"{config.publish_every} and actor_lag = {config.actor_lag}, so that a learner could "
+                f"wait for ever; set it to {oldest} or more"
             )
     if config.lockstep:
         wanted = {"batch_trajectories": 1, "publish_every": 1, "max_lag": None}

@@ -183,7 +183,8 @@ def test_snapshot_keeps_all_that_was_sent_and_nothing_that_came_later(acting, wa
     alone = ROLES._replace(actors=1)
     other = Mailbox(
         acting, alone, lists, Letters(lists, 0), watchdog,
-        max_lag=None, history=0, kept=kept, record=None, replayed=None, add=lambda x: x, given_up=lambda *_: None,
+        max_lag=None, history=0, kept=kept, record=None, replayed=None, add=lambda x: x,
+        given_up=lambda *_: None,
     )  # fmt: skip
     assert list(other.parked) == [1]
     actor = actor_of(acting, lists, watchdog, 0)
