@@ -35,14 +35,12 @@ class Bitmap:
 
     def test(self, bit: int) -> bool:
         offset, mask = self._place(bit)
-        return bool(self.window.atomic("read", self.owner, offset, bits=32) & mask)
+        return bool(self.window.peek(self.owner, offset, bits=32) & mask)
 
     def all(self) -> np.ndarray:
         """[count] bool; words are read one after the other."""
         words = -(-self.count // WORD)
-        values = [
-            self.window.atomic("read", self.owner, self.offset + 4 * i, bits=32) % 2**32 for i in range(words)
-        ]
+        values = [self.window.peek(self.owner, self.offset + 4 * i, bits=32) % 2**32 for i in range(words)]
         whole = np.array(values, "<u4").view(np.uint8)
         return np.unpackbits(whole, bitorder="little")[: self.count].astype(bool)
 

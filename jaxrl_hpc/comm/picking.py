@@ -46,6 +46,8 @@ class WindowLearner:
         self._slot.write(params, version)
 
     def drain(self, limit: int) -> list[Arrival]:
+        if self._slot is not None:
+            self._slot.settle()
         found: list[Arrival] = []
         rings = self._wiring.rings
         limit = min(limit, len(rings) * rings[0].capacity)  # so that it ends, however fast actors are

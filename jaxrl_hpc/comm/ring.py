@@ -1,13 +1,18 @@
 """A bounded queue of byte strings in a window: one producer, any number of consumers, no locks.
 
-    tail    int32: items put in so far, modulo a multiple of the capacity; the producer's
-    head    int32: items gone so far, taken or dropped; claimed by compare-and-swap
-    refused int64: items that never came in; the producer's
+    tail    int32: items put in so far, modulo a multiple of the capacity; stored by the producer
+    head    int32: items gone so far, taken or dropped; claimed by compare-and-swap, or stored
+    refused int64: items that never came in; stored by the producer
     slots   capacity × (number int64, length int64, nbytes): item i lies in slot i mod capacity
 
 A consumer reads head = h, copies slot h mod capacity, then claims it by compare-and-swap h → h + 1. The
 producer writes that slot again only when head > h, so a claim that succeeds proves that the copy is whole,
 and that nobody else has this item. A claim that fails is a collision: the copy was for nothing.
+
+A consumer that is alone, with a producer that never drops, is the only one who changes head: it knows head
+without looking and stores it, which costs far less than a claim. In the same way a producer looks at head
+only when the ring was full the last time it did, and a consumer that is alone looks at tail only when it has
+taken all that it saw.
 
 When the ring is full the rule decides: `block` waits for space, `reject` refuses the new item, `drop_oldest`
 claims the oldest as a consumer would, and throws it away. Losses are counted exactly, in `counts` at the
@@ -40,7 +45,14 @@ class Ring:
     """Made alike on all ranks; the producer may be any of them, and the memory any rank's."""
 
     def __init__(
-        self, window: Window, owner: int, offset: int, capacity: int, nbytes: int, rule: Rule = "block"
+        self,
+        window: Window,
+        owner: int,
+        offset: int,
+        capacity: int,
+        nbytes: int,
+        rule: Rule = "block",
+        alone: bool = False,  # only one rank ever takes
     ) -> None:
         if capacity < 1:
             raise ValueError(f"a ring of {capacity} items: capacity must be at least 1")
@@ -49,8 +61,15 @@ class Ring:
         self.counts = {"pushed": 0, "rejected": 0, "dropped": 0, "taken": 0, "collisions": 0}
         self._wrap = 2**30 // capacity * capacity  # so that counters fit and slots stay in order
         self.seen = 0  # items that were left when this rank last looked
-        self._tail = 0  # the producer's own
+        self._stores = alone and rule != "drop_oldest"  # head has one writer
+        self._header = np.zeros(LINE, np.uint8)
+        # the producer's
+        self._tail = 0
+        self._freed = 0  # head when it last looked
         self._number = 0
+        # a consumer's
+        self._next = 0  # head, if it is alone
+        self._come = 0  # tail when it last looked
 
     @staticmethod
     def nbytes(capacity: int, nbytes: int) -> int:
@@ -63,19 +82,17 @@ class Ring:
         number, self._number = self._number, self._number + 1
         if not self._make_space(seconds, look):
             self.counts["rejected"] += 1
-            self.window.atomic("sum", self.owner, self.offset + 2 * LINE, 1)
+            self.window.store(self.owner, self.offset + 2 * LINE, self.counts["rejected"])
             return False
-        place = self._place(self._tail)
-        header = np.array([number, data.nbytes], np.int64).view(np.uint8)
-        self.window.write(self.owner, place + LINE, data)
-        self.window.write(self.owner, place, header)
+        self._header.view(np.int64)[:2] = number, data.nbytes
+        self.window.write(self.owner, self._place(self._tail), self._header, data)
         self._tail = (self._tail + 1) % self._wrap
-        self.window.atomic("replace", self.owner, self.offset, self._tail, bits=32)
+        self.window.store(self.owner, self.offset, self._tail, bits=32)
         self.counts["pushed"] += 1
         return True
 
     def _make_space(self, seconds: float, look: Callable[[], bool]) -> bool:
-        if self.depth() < self.capacity:
+        if self.room():
             return True
         if self.rule == "reject":
             return False
@@ -83,10 +100,11 @@ class Ring:
             head = (self._tail - self.capacity) % self._wrap
             claimed = self._claim(head)  # otherwise a consumer was faster, and there is space just as well
             self.counts["dropped"] += claimed
+            self._freed = (head + 1) % self._wrap
             return True
 
         def space() -> bool | None:
-            if self.depth() < self.capacity:
+            if self.room():
                 return True
             return False if look() else None
 
@@ -95,11 +113,17 @@ class Ring:
 
     def gone(self) -> int:
         """Items that nobody can take any more: taken by anyone, dropped or refused. At most 2^30 of a job."""
-        return self._head() + self.window.atomic("read", self.owner, self.offset + 2 * LINE)
+        return self._head() + self.window.peek(self.owner, self.offset + 2 * LINE)
+
+    def room(self) -> bool:
+        """Whether there is space for an item. The producer's: nobody else can take that space away."""
+        known = (self._tail - self._freed) % self._wrap < self.capacity
+        return known or self.depth() < self.capacity
 
     def depth(self) -> int:
         """Items in the ring, as the producer sees it."""
-        return (self._tail - self._head()) % self._wrap
+        self._freed = self._head()
+        return (self._tail - self._freed) % self._wrap
 
     def waiting(self) -> int:
         """Items in the ring, as anyone sees it."""
@@ -109,10 +133,12 @@ class Ring:
 
     def take(self) -> Item | None:
         """The oldest item; None if the ring is empty, or another consumer was faster."""
-        head = self._head()
-        tail = self.window.peek(self.owner, self.offset, bits=32)
-        self.seen = max((tail - head) % self._wrap - 1, 0)
-        if head == tail:
+        head = self._next if self._stores else self._head()
+        if not self._stores or head == self._come:
+            self._come = self.window.peek(self.owner, self.offset, bits=32)
+        left = (self._come - head) % self._wrap
+        self.seen = max(left - 1, 0)
+        if left == 0:
             return None
         slot = aligned(LINE + self.item)
         self.window.read(self.owner, self._place(head), slot)
@@ -124,8 +150,12 @@ class Ring:
         return Item(int(number), slot[LINE : LINE + int(length)])
 
     def _claim(self, head: int) -> bool:
-        there = self.offset + LINE
-        return self.window.compare_and_swap(self.owner, there, head, (head + 1) % self._wrap)
+        there, following = self.offset + LINE, (head + 1) % self._wrap
+        if not self._stores:
+            return self.window.compare_and_swap(self.owner, there, head, following)
+        self._next = following
+        self.window.store(self.owner, there, following, bits=32)
+        return True
 
     def _head(self) -> int:
         return self.window.peek(self.owner, self.offset + LINE, bits=32)

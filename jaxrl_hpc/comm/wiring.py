@@ -10,6 +10,7 @@ actor writes and where looking for something new costs nothing.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Literal, NamedTuple
 
@@ -36,6 +37,7 @@ class Options(NamedTuple):
     help: bool = False  # a learner without unrolls takes from full rings of others
     one_sided: Literal["auto", "required", "never"] = "auto"
     thread: Literal["auto", "always", "never"] = "auto"  # that makes progress while a rank computes
+    deadline_seconds: float = 60.0  # for a whole copy of parameters; 0: none
 
     def mixed(self, roles: Roles) -> bool:
         """Whether unrolls of one actor may go to several learners."""
@@ -86,7 +88,7 @@ class Wiring:
                 owner = roles.learner_of(actor)
                 offset = flags + slot + roles.actors_of(owner).index(actor) * ring
             place = (owner, offset, sizes.in_flight, sizes.message, options.rule)
-            self.rings.append(Ring(self.window, *place))
+            self.rings.append(Ring(self.window, *place, alone=not options.mixed(roles)))
         self._thread = ProgressThread(roles.comm) if thread else None
         if self._thread:
             self._thread.__enter__()
@@ -115,11 +117,11 @@ class WindowActor:
         return self._ring.counts["rejected"] + self._ring.counts["dropped"]
 
     def newest(self) -> tuple[int, np.ndarray] | None:
-        version = self._slot.read(self._params)
+        version = self._slot.read(self._params, self._wiring.options.deadline_seconds or math.inf)
         return None if version is None else (version, self._params)
 
     def room(self) -> bool:
-        return self._ring.rule != "block" or self._ring.depth() < self._ring.capacity
+        return self._ring.rule != "block" or self._ring.room()
 
     def offer(self, message: np.ndarray) -> bool:
         if not self.room():

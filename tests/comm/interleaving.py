@@ -1,7 +1,8 @@
 """A window without MPI, for threads that take turns as a seed says: any interleaving, and the same again.
 
 Every operation begins with a change of turns, and reads and writes of several bytes have some in the middle,
-so that a reader can meet half a write. What the structures rest on is kept: atomic operations are.
+so that a reader can meet half a write. What the structures rest on is kept: atomic operations are, and a word
+that is stored has one writer, which is checked.
 """
 
 from __future__ import annotations
@@ -61,22 +62,40 @@ class Turns:
 
 
 class FakeWindow:
-    """As one thread sees it; `memory` is the same for all. Counts what happens to it."""
+    """As one thread sees it; `memory` is the same for all, and so is who stores to which of its words."""
 
-    def __init__(self, turns: Turns, memory: list[np.ndarray], rank: int) -> None:
-        self.turns, self._memory, self.rank = turns, memory, rank
+    def __init__(
+        self, turns: Turns, memory: list[np.ndarray], rank: int, writers: dict[tuple[int, int], int]
+    ) -> None:
+        self.turns, self._memory, self.rank, self._writers = turns, memory, rank, writers
 
-    def write(self, rank: int, offset: int, data: np.ndarray) -> None:
+    def write(self, rank: int, offset: int, *parts: np.ndarray) -> None:
+        data = np.concatenate(parts)
         for place in np.array_split(np.arange(data.size), 3):
             self.turns.change()
             self._memory[rank][offset + place] = data[place]
 
-    def read(self, rank: int, offset: int, out: np.ndarray) -> None:
-        for place in np.array_split(np.arange(out.size), 3):
+    def read(self, rank: int, offset: int, *outs: np.ndarray) -> None:
+        data = np.empty(sum(out.size for out in outs), np.uint8)
+        for place in np.array_split(np.arange(data.size), 3):
             self.turns.change()
-            out[place] = self._memory[rank][offset + place]
+            data[place] = self._memory[rank][offset + place]
+        for out, part in zip(outs, np.split(data, np.cumsum([out.size for out in outs])[:-1]), strict=True):
+            out[:] = part
+
+    def store(self, rank: int, offset: int, value: int, bits: int = 64) -> None:
+        """Only one thread may ever store to a place, and nobody may change it in another way."""
+        first = self._writers.setdefault((rank, offset), self.rank)
+        assert first == self.rank, f"rank {self.rank} stores to a word of rank {first}"
+        self._change("replace", rank, offset, value, bits)
 
     def atomic(self, op: str, rank: int, offset: int, value: int = 0, bits: int = 64) -> int:
+        assert op == "read" or (rank, offset) not in self._writers, (
+            "atomic operations on a word that is stored"
+        )
+        return self._change(op, rank, offset, value, bits)
+
+    def _change(self, op: str, rank: int, offset: int, value: int, bits: int) -> int:
         self.turns.change()
         word = self._memory[rank][offset : offset + bits // 8].view(np.int64 if bits == 64 else np.int32)
         before = int(word[0])
@@ -91,6 +110,7 @@ class FakeWindow:
         return self.atomic("read", rank, offset, bits=bits)
 
     def compare_and_swap(self, rank: int, offset: int, expected: int, value: int) -> bool:
+        assert (rank, offset) not in self._writers, "a claim of a word that is stored"
         self.turns.change()
         word = self._memory[rank][offset : offset + 4].view(np.int32)
         if word[0] != expected:
@@ -101,4 +121,5 @@ class FakeWindow:
 
 def windows(turns: Turns, ranks: int, nbytes: int) -> list[FakeWindow]:
     memory = [np.zeros(nbytes, np.uint8) for _ in range(ranks)]
-    return [FakeWindow(turns, memory, rank) for rank in range(ranks)]
+    writers: dict[tuple[int, int], int] = {}
+    return [FakeWindow(turns, memory, rank, writers) for rank in range(ranks)]

@@ -27,7 +27,7 @@ def ends(options):
 
     def wiring(rank):
         view, roles = views[rank], Roles(None, rank, LEARNERS, ACTORS, LEARNERS)
-        place = (SIZES.in_flight, SIZES.message, options.rule)
+        place = (SIZES.in_flight, SIZES.message, options.rule, not options.mixed(roles))
         return SimpleNamespace(
             roles=roles,
             options=options,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxrl_hpc.comm import slot as slots
 from jaxrl_hpc.comm.bitmap import Bitmap
 from jaxrl_hpc.comm.counter import Counter
 from jaxrl_hpc.comm.deadline import Stalled
@@ -44,7 +45,8 @@ def test_every_item_is_delivered_once_or_counted(rule, seed, capacity, consumers
     views = windows(turns, producers + consumers, Ring.nbytes(capacity, 40))
     # rings in the memory of their producer and of a consumer
     owners = [0, producers]
-    made = [[Ring(view, owner, 0, capacity, 40, rule) for owner in owners] for view in views]
+    alone = consumers == 1 and seed % 2 == 0
+    made = [[Ring(view, owner, 0, capacity, 40, rule, alone) for owner in owners] for view in views]
     unfinished = list(range(producers))
     found = [[] for _ in range(consumers)]
 
@@ -81,20 +83,22 @@ def test_every_item_is_delivered_once_or_counted(rule, seed, capacity, consumers
 def test_a_slot_is_never_torn_and_never_goes_back(seed, depth, readers):
     turns, writes = Turns(seed), 8
     views = windows(turns, 1 + readers, Slot.nbytes(48, depth))
-    slots = [Slot(view, 0, 0, 48, depth) for view in views]
+    made = [Slot(view, 0, 0, 48, depth) for view in views]
     unfinished = [0]
     seen = [[] for _ in range(readers)]
 
     def write():
         for number in range(writes):
-            slots[0].write(payload(3 * number, 48), 3 * number)
+            made[0].write(payload(3 * number, 48), 3 * number)
+        while not made[0].settle():
+            turns.change()
         unfinished.clear()
 
     def read(reader):
         out = np.zeros(48, np.uint8)
         while True:
             done = not unfinished
-            version = slots[1 + reader].read(out)
+            version = made[1 + reader].read(out)
             if version is not None:
                 np.testing.assert_array_equal(out, payload(version, 48))
                 seen[reader].append(version)
@@ -104,6 +108,66 @@ def test_a_slot_is_never_torn_and_never_goes_back(seed, depth, readers):
     turns.run(write, *(lambda r=r: read(r) for r in range(readers)))
     for versions in seen:
         assert versions == sorted(set(versions)) and versions[-1] == 3 * (writes - 1)
+
+
+def hasty(view, slot, per_read):
+    """A view during whose every read the writer of a slot publishes so many times."""
+    plain = view.read
+
+    def read(*arguments):
+        plain(*arguments)
+        for _ in range(per_read):
+            slot.count += 1
+            slot.write(payload(slot.count, 48), slot.count)
+
+    view.read = read
+    return view
+
+
+def test_a_reader_that_is_always_overtaken_asks_for_time_and_the_writer_goes_on_afterwards():
+    turns = Turns(4)
+    views = windows(turns, 2, Slot.nbytes(48))
+
+    def work():
+        writer, out = Slot(views[0], 0, 0, 48), np.zeros(48, np.uint8)
+        writer.count = 1
+        writer.write(payload(1, 48), 1)
+        reader = Slot(hasty(views[1], writer, 3), 0, 0, 48)
+        version = reader.read(out, seconds=5)
+        np.testing.assert_array_equal(out, payload(version, 48))
+        assert reader.retries == 2 and version == 7, "two reads in vain, then three writes each were held"
+        assert writer.count == 10 and reader.fresh() is False
+        assert writer.settle() and reader.fresh(), "the newest of them is published afterwards"
+        reader.window.read = type(views[1]).read.__get__(views[1])
+        assert reader.read(out) == 10
+        np.testing.assert_array_equal(out, payload(10, 48))
+
+    turns.run(work)
+
+
+def test_a_reader_that_never_finishes_holds_the_writer_up_for_a_while_only(monkeypatch):
+    turns, now = Turns(5), [100.0]
+    views = windows(turns, 2, Slot.nbytes(8))
+    monkeypatch.setattr(slots.time, "monotonic", lambda: now[0])
+
+    def work():
+        writer, reader = (Slot(view, 0, 0, 8) for view in views)
+        reader._ask(1)  # and dies
+        waits = []
+        for number in range(10):
+            writer.write(payload(number, 8), number)
+            assert not reader.fresh()
+            begin = now[0]
+            while not writer.settle():
+                now[0] += 0.5
+            assert reader.read(np.zeros(8, np.uint8)) == number
+            waits.append(now[0] - begin)
+        assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+        reader._ask(-1)
+        writer.write(payload(0, 8), 11)
+        assert reader.fresh() and writer.settle(), "at once, when nobody asks any more"
+
+    turns.run(work)
 
 
 @given(seed=seeds)
@@ -145,12 +209,13 @@ def test_counters_add_and_keep_extremes():
     turns.run(work)
 
 
-def test_a_full_ring_says_who_waits_for_what_and_a_ring_that_wraps_stays_in_order():
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_full_ring_says_who_waits_for_what_and_a_ring_that_wraps_stays_in_order(alone):
     turns = Turns(1)
     (view,) = windows(turns, 1, Ring.nbytes(3, 8))
 
     def work():
-        ring = Ring(view, 0, 0, 3, 8)
+        ring = Ring(view, 0, 0, 3, 8, alone=alone)
         ring._wrap = 6  # counters that start anew after six items
         for number in range(20):
             assert ring.push(payload(number, 8))

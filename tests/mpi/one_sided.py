@@ -96,6 +96,8 @@ def slot(comm: Any, kind: Kind, count: int) -> dict[str, Any]:
     for number in range(count if rank == 0 else 0):
         data = payload(0, number)
         shared.write(np.concatenate([data, np.zeros(LARGEST - data.size, np.uint8)]), 2 * number)
+    while not shared.settle():  # a reader asked for time
+        time.sleep(1e-3)
     while rank != 0 and seen[-1] < 2 * (count - 1):
         version = shared.read(out)
         if version is None:
@@ -120,8 +122,10 @@ def rings(comm: Any, kind: Kind, rule: Rule, consumers: int, count: int, seed: i
     room = Ring.nbytes(capacity, LARGEST)
     window = Window(comm, Bitmap.nbytes(size) + size * room, kind)
     active = Bitmap(window, 0, 0, size)
+    first = Bitmap.nbytes(size)
     made = {
-        p: Ring(window, owners[p], Bitmap.nbytes(size) + p * room, capacity, LARGEST, rule) for p in producers
+        p: Ring(window, owners[p], first + p * room, capacity, LARGEST, rule, alone=consumers == 1)
+        for p in producers
     }
     if rank in producers:
         active.set(rank)
@@ -226,7 +230,6 @@ def broken(comm: Any) -> dict[str, Any]:
 
 
 def everything(comm: Any, kind: Kind, items: int) -> dict[str, Any]:
-    several = comm.Get_size() > 2
     results: dict[str, Any] = {
         "kind": kind,
         "counters": counters(comm, kind, items),
@@ -235,7 +238,7 @@ def everything(comm: Any, kind: Kind, items: int) -> dict[str, Any]:
         "rings": [
             rings(comm, kind, rule, consumers, items, seed)
             for seed, rule in enumerate(["block", "reject", "drop_oldest"])
-            for consumers in ((1, comm.Get_size() - 1) if several else (1,))
+            for consumers in sorted({1, comm.Get_size() - 1})
         ],
     }
     parts = [results["counters"], results["bits"], results["slot"], *results["rings"]]
