@@ -58,6 +58,15 @@ def two(folder, three):
     )
 
 
+def test_a_large_message_of_a_busy_actor_holds_up_nobody(tmp_path):
+    """Without copies across processes (CMA) the data moves only while its sender calls MPI, as over networks."""
+    status, output = launch.run(
+        3, "-m", "tests.mpi.rendezvous", str(tmp_path), seconds=120.0, MPIR_CVAR_CH4_CMA_ENABLE="0"
+    )
+    assert status == 0, output
+    assert "[1, 0]" in output
+
+
 def test_episodes_that_actors_give_up_are_counted(three):
     (found,) = three["a2c-broken"]
     assert found["finished"]
