@@ -1,5 +1,5 @@
-"""Three ranks: a learner, an actor that sends a large message and then calls MPI no more until the other one's
-has been taken, and that other one. With receives that wait for their sender this would never end.
+"""Three ranks: a learner, an actor that sends a large message and then calls MPI no more until that of the
+other one has been taken, and the other one. With receives that wait for their sender this would never end.
 
 python -m tests.mpi.rendezvous FOLDER
 """

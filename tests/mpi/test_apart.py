@@ -59,7 +59,7 @@ def two(folder, three):
 
 
 def test_a_large_message_of_a_busy_actor_holds_up_nobody(tmp_path):
-    """Without copies across processes (CMA) the data moves only while its sender calls MPI, as over networks."""
+    """Without copies across processes (CMA) data moves only while its sender calls MPI, as over networks."""
     status, output = launch.run(
         3, "-m", "tests.mpi.rendezvous", str(tmp_path), seconds=120.0, MPIR_CVAR_CH4_CMA_ENABLE="0"
     )
