@@ -113,7 +113,7 @@ STUDIES = {
             "PPO and DQN with the same small CNN. DQN makes one update of 32 transitions per 32 steps, a "
             "quarter of what its config makes of a step, so that it costs less than PPO. gymnax's reference "
             f"PPO reaches {reference} after ten million steps (its documentation; SpaceInvaders under older "
-            "rules). All seeds of an entry shared one core, which did other work too: times are upper bounds.",
+            "rules). Seeds of an entry shared one core that did other work too: times are upper bounds.",
             (
                 Entry("ppo", f"{game}_ppo", 5),
                 Entry("dqn", f"{game}_dqn", 5, None, MINATAR_DQN),
