@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc.comm.ranks import world
-from jaxrl_hpc.envs.outside import envpool_env
+from jaxrl_hpc.envs.outside import envpool_env, envpool_xla
 from jaxrl_hpc.envs.outside.envpool_simulator import Pool, PoolTask, make_pool
 from jaxrl_hpc.envs.outside.host import telling
 from jaxrl_hpc.errors import UserError
@@ -95,13 +95,22 @@ def test_a_pool_out_of_a_checkpoint_begins_again():
     assert steps.truncated[0].all() and env.host.restarted == COPIES
 
 
-def test_numbers_that_are_not_finite_are_named(monkeypatch):
+def test_faults_are_one_sentence_with_the_step(monkeypatch):
     env = envpool_env.make_lander(envpool_env.LanderConfig())
-    state, _ = jax.jit(env.reset)(KEYS)
-    text = r"env 'LunarLander-v3': copy 1 returned numbers that are not finite"
+    state, first = jax.jit(env.reset)(KEYS)
+    state, _ = play(env, state, np.zeros((5, COPIES), np.int32))
+    assert state.steps == 5
+    text = r"env 'LunarLander-v3': copy 1 returned numbers that are not finite \(step 6, rank 0\)"
     with pytest.raises(UserError, match=text), telling(env):
-        env.host.attend(np.zeros(COPIES, bool), np.array([True, False, True]))
-    assert state.obs.shape == (COPIES, 8)
+        env.host.attend(np.zeros(COPIES, bool), np.array([True, False, True]), state.steps + 1)
+    # a run that is resumed does not begin with the start states that the run began with
+    again = envpool_env.make_lander(envpool_env.LanderConfig())
+    again.host.pool(COPIES)
+    assert (again.host.resume_all(COPIES, 5) != np.asarray(first)).any()
+    monkeypatch.setattr(envpool_xla, "reset_some", lambda *_: 1 // 0)
+    text = r"resetting it raised ZeroDivisionError: .* \(test_envpool.py line \d+\) \(step 5, rank 0\)"
+    with pytest.raises(UserError, match=text), telling(again):
+        jax.block_until_ready(jax.jit(again.reset)(KEYS))
 
 
 def test_atari():

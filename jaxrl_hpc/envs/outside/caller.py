@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from jaxrl_hpc.envs.outside.simulator import Wrong, describe_exception
+
 
 class Hung(Exception):
     """A call did not return in time."""
@@ -37,8 +39,10 @@ class Caller:
             answer, error = self._answers.get(timeout=seconds)
         except queue.Empty:
             raise Hung from None
-        if error is not None:
+        if isinstance(error, Exception):
             raise error
+        if error is not None:  # a simulator may not end the process: SystemExit is a fault like others
+            raise Wrong(describe_exception(error)) from None
         return answer
 
     def end(self) -> None:

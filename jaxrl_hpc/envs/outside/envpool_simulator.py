@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_hpc.envs.outside.simulator import Outcome, Wrong, conform_rows
+from jaxrl_hpc.envs.outside.simulator import Outcome, Wrong, conform_rows, in_one_line
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.types import EnvSpec
 
@@ -31,9 +31,13 @@ def make_pool(task: PoolTask, copies: int, seed: int) -> Any:
         import envpool
     except ImportError:
         raise UserError(f"env.name: {task.id} needs envpool: pip install -e '.[external]'") from None
-    return envpool.make(
-        task.id, env_type="gymnasium", num_envs=copies, num_threads=1, seed=seed % 2**31, **task.settings
-    )
+    given = {"num_envs": copies, "num_threads": 1, "seed": seed % 2**31, **task.settings}
+    try:
+        return envpool.make(task.id, env_type="gymnasium", **given)
+    except Exception as error:
+        raise UserError(
+            f"env.name: envpool cannot make {task.id} with {given}: {in_one_line(error)}"
+        ) from error
 
 
 def reset_some(pool: Any, chosen: np.ndarray) -> np.ndarray:
@@ -79,7 +83,7 @@ class Pool:
             following = obs.copy()
             following[done] = go_on(self.pool, done, self.spec)
         troubles: dict[int, str] = {}
-        final, reward = conform_rows(self._arrange(obs), self.spec, reward, troubles)
+        final, reward = conform_rows(self._arrange(obs), self.spec, self.copies, reward, troubles)
         following = final if following is obs else self._arrange(following)
         return Outcome(following, final, reward, terminated, truncated, troubles)
 
@@ -87,8 +91,11 @@ class Pool:
         chosen = np.zeros(self.copies, bool)
         chosen[copies] = True
         obs = self._arrange(reset_some(self.pool, chosen))
-        if not np.isfinite(obs).all():
-            raise Wrong("returned an observation that is not finite after a reset")
+        self.busy = None
+        for row, copy in zip(obs, copies, strict=True):
+            if not np.isfinite(row).all():
+                self.busy = copy
+                raise Wrong("returned an observation that is not finite, after a reset")
         return obs
 
     def close(self) -> None:

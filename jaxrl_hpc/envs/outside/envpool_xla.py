@@ -5,13 +5,17 @@
             copies is spent on that
 
 A pool is made, with its seed, when the program is traced, and its address is part of the program: so the
-number of copies is that of the trace. Evaluation has pools of its own (`envpool_simulator.py`). A call that
-hangs cannot be given up here; `env.interface=callback` can.
+number of copies is that of the trace. Evaluation has pools of its own (`envpool_simulator.py`). Nobody sees a
+step of all copies begin or end from outside, so that one that hangs cannot be told from learning that takes
+long: there is no deadline here. `env.interface=callback` has one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +26,7 @@ from jax.experimental import io_callback
 from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.envs.outside.envpool_simulator import PoolTask, go_on, make_pool, reset_some
 from jaxrl_hpc.envs.outside.host import Host
-from jaxrl_hpc.envs.outside.simulator import OutsideConfig
+from jaxrl_hpc.envs.outside.simulator import FAULTS, OutsideConfig, describe_exception
 from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep
 
 
@@ -32,6 +36,7 @@ class PoolState(NamedTuple):
     ticket: Array  # [] uint32: which process's pool; another after a resume
     handle: Array  # [8] uint8: envpool's, through every call, so that they stay in order
     obs: Array  # [B, …] the last that was seen, for episodes that are cut
+    steps: Array  # [] int32 so far: the host, which is not called for every step, cannot count them
 
 
 class TracedPool(NamedTuple):
@@ -70,28 +75,40 @@ class PoolHost(Host):
 
     def start_all(self, copies: int) -> np.ndarray:
         """Resets all copies; further in their random streams each time."""
-        return reset_some(self.pools[copies].pool, np.ones(copies, bool))
+        with self._telling("resetting it"):
+            return reset_some(self.pools[copies].pool, np.ones(copies, bool))
 
-    def resume_all(self, copies: int) -> np.ndarray:
+    def resume_all(self, copies: int, steps: Any) -> np.ndarray:
+        """The same, further than any start so far: the first reset is how the run began."""
+        self.steps = int(steps)
         self.restarted += copies
-        for _ in range(self.restarted // copies):
+        for _ in range(1 + self.restarted // copies):
             obs = self.start_all(copies)
         return obs
 
-    def attend(self, done: np.ndarray, sane: np.ndarray) -> np.ndarray:
+    def attend(self, done: np.ndarray, sane: np.ndarray, steps: Any) -> np.ndarray:
         """Copies that ended or went wrong start again -> their observations; zeros for others."""
-        self.steps += 1
+        self.steps = int(steps)
         if not sane.all():
-            self._trouble({int(i): "returned numbers that are not finite" for i in np.flatnonzero(~sane)})
-            self.dropped += int((~sane).sum())
+            wrong = {int(i): "returned numbers that are not finite" for i in np.flatnonzero(~sane)}
+            self._trouble(wrong, len(wrong))
         pool, ended = self.pools[len(done)].pool, done & sane
         raw = self.raw(len(done))
         rows = np.zeros(raw.shape, raw.dtype)
-        if ended.any():
-            rows[ended] = go_on(pool, ended, self.spec)
-        if not sane.all():
-            rows[~sane] = reset_some(pool, ~sane)
+        with self._telling("starting copies again"):
+            if ended.any():
+                rows[ended] = go_on(pool, ended, self.spec)
+            if not sane.all():
+                rows[~sane] = reset_some(pool, ~sane)
         return rows
+
+    @contextlib.contextmanager
+    def _telling(self, doing: str) -> Iterator[None]:
+        """Faults become the host's one sentence: a callback's traceback tells the user nothing."""
+        try:
+            yield
+        except FAULTS as error:
+            self._fail(self._sentence(f"{doing} {describe_exception(error)}"))
 
     def forget(self) -> None:
         """Nothing: tickets are those of this process, and the pools are part of its programs."""
@@ -117,12 +134,13 @@ def env_of_pool(host: PoolHost) -> Env:
         copies = keys.shape[0]
         pool = host.pool(copies)
         obs = arrange(io_callback(lambda: host.start_all(copies), host.raw(copies), ordered=True))
-        return PoolState(jnp.uint32(pool.ticket), jnp.asarray(pool.handle), obs), obs
+        return PoolState(jnp.uint32(pool.ticket), jnp.asarray(pool.handle), obs, jnp.int32(0)), obs
 
     def step(keys: Array, state: PoolState, action: Array) -> tuple[PoolState, EnvStep]:
         copies = action.shape[0]
         pool = host.pool(copies)
         yes, no = jnp.ones(copies, bool), jnp.zeros(copies, bool)
+        steps = state.steps + 1
 
         def advance() -> tuple[PoolState, EnvStep]:
             handle, (obs, reward, failed, limit, _) = pool.step(state.handle, action)
@@ -134,7 +152,7 @@ def env_of_pool(host: PoolHost) -> Env:
                 def call(*args: Any) -> np.ndarray:
                     return host.attend(*(np.asarray(x) for x in args))
 
-                fresh = io_callback(call, host.raw(copies), done, sane, ordered=True)
+                fresh = io_callback(call, host.raw(copies), done, sane, steps, ordered=True)
                 return jnp.where(rows_like(done | ~sane, obs), fresh, obs)
 
             following = jax.lax.cond((done | ~sane).any(), attend, lambda: obs)
@@ -143,13 +161,14 @@ def env_of_pool(host: PoolHost) -> Env:
             info = {"dropped": 1.0 - sane.astype(jnp.float32)}
             reward, failed, limit = jnp.where(sane, reward, 0.0), failed & sane, limit | ~sane
             outcome = EnvStep(following, final, reward.astype(jnp.float32), failed, limit, info)
-            return PoolState(state.ticket, handle, following), outcome
+            return PoolState(state.ticket, handle, following, steps), outcome
 
         def begin_again() -> tuple[PoolState, EnvStep]:
-            obs = arrange(io_callback(lambda: host.resume_all(copies), host.raw(copies), ordered=True))
+            resume_all = functools.partial(host.resume_all, copies)
+            obs = arrange(io_callback(resume_all, host.raw(copies), steps, ordered=True))
             info = {"dropped": yes.astype(jnp.float32)}
             outcome = EnvStep(obs, state.obs, jnp.zeros(copies, jnp.float32), no, yes, info)
-            return PoolState(jnp.uint32(pool.ticket), jnp.asarray(pool.handle), obs), outcome
+            return PoolState(jnp.uint32(pool.ticket), jnp.asarray(pool.handle), obs, steps), outcome
 
         return jax.lax.cond(state.ticket == jnp.uint32(pool.ticket), advance, begin_again)
 

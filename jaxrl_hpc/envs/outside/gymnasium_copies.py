@@ -6,13 +6,14 @@ episode. A copy that fails is known by its number, and the others are not touche
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jaxrl_hpc.envs.outside.gymnasium_spaces import to_library
-from jaxrl_hpc.envs.outside.simulator import Outcome, conform, describe_exception
+from jaxrl_hpc.envs.outside.simulator import FAULTS, Outcome, conform, conform_flag, describe_exception
 from jaxrl_hpc.types import EnvSpec
 
 
@@ -27,11 +28,14 @@ class Copies:
         self.busy: int | None = None
 
     def _reset(self, copy: int, seed: int | None) -> np.ndarray:
+        self.busy = copy
         obs, _ = self.envs[copy].reset(seed=seed)
         return conform(obs, self.spec.obs_shape, self.spec.obs_dtype, "an observation")
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
-        return np.stack([self._reset(i, int(seed)) for i, seed in enumerate(seeds)])
+        obs = np.stack([self._reset(i, int(seed)) for i, seed in enumerate(seeds)])
+        self.busy = None
+        return obs
 
     def step(self, action: np.ndarray) -> Outcome:
         number, spec = len(self.envs), self.spec
@@ -47,17 +51,24 @@ class Copies:
                 seen, gain, failed, limit, _ = env.step(actions[i])
                 final[i] = conform(seen, spec.obs_shape, spec.obs_dtype, "an observation")
                 reward[i] = conform(gain, (), np.dtype(np.float32), "a reward")
+                failed, limit = conform_flag(failed, "terminated"), conform_flag(limit, "truncated")
                 terminated[i], truncated[i] = failed, limit and not failed
                 obs[i] = self._reset(i, None) if failed or limit else final[i]
-            except Exception as error:
+            except FAULTS as error:
                 troubles[i] = describe_exception(error)
         self.busy = None
         return Outcome(obs, final, reward, terminated, truncated, troubles)
 
     def restart(self, copies: list[int], seeds: np.ndarray) -> np.ndarray:
-        for i in copies:
+        found = []
+        for i, seed in zip(copies, seeds, strict=True):
+            self.busy = i
+            with contextlib.suppress(*FAULTS):
+                self.envs[i].close()
             self.envs[i] = self.make()  # what it is like inside nobody knows
-        return np.stack([self._reset(i, int(seed)) for i, seed in zip(copies, seeds, strict=True)])
+            found.append(self._reset(i, int(seed)))
+        self.busy = None
+        return np.stack(found)
 
     def close(self) -> None:
         for env in self.envs:

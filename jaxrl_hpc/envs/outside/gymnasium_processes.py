@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 from jaxrl_hpc.envs.outside.gymnasium_vector import Vector
-from jaxrl_hpc.envs.outside.simulator import Outcome, Wrong, describe_exception
+from jaxrl_hpc.envs.outside.simulator import FAULTS, Outcome, Wrong, describe_exception
 from jaxrl_hpc.types import EnvSpec
 
 
@@ -41,7 +41,7 @@ class Named(gymnasium.Wrapper):
     def _try(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except Exception as error:
+        except FAULTS as error:
             raise CopyFailed(self.copy, describe_exception(error)) from None
 
 

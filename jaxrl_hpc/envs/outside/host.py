@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -24,11 +25,20 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.types import Env, EnvSpec
 
 log = logging.getLogger(__name__)
-MAKING_SECONDS = 600.0  # longest time to make and reset a simulator
+MAKING_SECONDS = 600.0  # longest time to make and reset a simulator, unless a step may take even longer
+STARTS = 3  # how often starting a simulator is tried under on_error=reset
 
 
 class SimulatorFailed(Exception):
     """Ends the program that called; `telling` turns it into a sentence for the user."""
+
+
+class StartFailed(Exception):
+    """A simulator could not be made or reset. `final`: trying again would take long or change nothing."""
+
+    def __init__(self, text: str, final: bool = False) -> None:
+        super().__init__(text)
+        self.final = final
 
 
 class Alive(NamedTuple):
@@ -52,6 +62,7 @@ class Host:
         self.seed = 0  # of the run, for simulators that are seeded when they are made
         self.steps = 0
         self.dropped = 0  # episodes given up because of errors
+        self.next_report = 1  # of dropped episodes: when to speak of them again
         self.restarted = 0  # episodes given up because the run was resumed
         self.elsewhere = np.zeros(2, np.int64)  # both, of ranks that act for this one
         self.failure: str | None = None
@@ -88,19 +99,18 @@ class Host:
             if isinstance(error, Hung):
                 text = f"did not return within env.deadline_seconds = {self.config.deadline_seconds:g}"
             busy = alive.simulator.busy
-            self._trouble(dict.fromkeys(range(alive.copies) if busy is None else [busy], text))
+            blamed = range(alive.copies) if busy is None else [busy]
+            self._trouble(dict.fromkeys(blamed, text), alive.copies)
             return self._all_anew(number, seeds)
         if not outcome.troubles:
             return (*outcome[:5], np.zeros(alive.copies, np.float32))
-        self._trouble(outcome.troubles)
-        if not alive.simulator.restarts_alone:
-            return self._all_anew(number, seeds)
         broken = sorted(outcome.troubles)
-        again = functools.partial(alive.simulator.restart, broken, seeds[broken])
-        fresh = self._guarded(alive.call, again, "starting copies again")
-        self.dropped += len(broken)
+        alone = alive.simulator.restarts_alone
+        self._trouble(outcome.troubles, len(broken) if alone else alive.copies)
+        if not alone:
+            return self._all_anew(number, seeds)
         obs = outcome.obs.copy()
-        obs[broken] = fresh
+        obs[broken] = self._restarted(alive, broken, seeds[broken])
         return self._cut(obs, broken, outcome)
 
     # -- details ----------------------------------------------------------------
@@ -109,28 +119,63 @@ class Host:
         """What the simulator is like inside nobody knows: another takes its place, all episodes are cut."""
         self._end(self.alive.pop(number))
         self.alive[number], obs = self._begin(None, seeds)
-        self.dropped += len(seeds)
         return self._cut(obs, range(len(seeds)))
 
     def _begin(self, alive: Alive | None, seeds: np.ndarray) -> tuple[Alive, np.ndarray]:
         """A simulator at the start of new episodes."""
-        if alive is None:
-            call = Caller()
-            simulator = self._guarded(call, lambda: self.make(len(seeds)), "making it")
-            alive = Alive(simulator, call, len(seeds))
-        found = alive
-        obs = self._guarded(found.call, lambda: found.simulator.reset(seeds), "resetting it")
-        return found, obs
+        for attempt in itertools.count(1):
+            try:
+                alive = alive or self._made(len(seeds))
+                reset = functools.partial(alive.simulator.reset, seeds)
+                return alive, self._guarded(alive.call, reset, "resetting {}", alive.simulator)
+            except StartFailed as error:
+                if alive is not None:
+                    self._end(alive)
+                alive, seeds = None, self._another_try(error, attempt, seeds)
+        raise AssertionError
 
-    def _guarded(self, call: Caller, question: Callable[[], Any], doing: str) -> Any:
+    def _made(self, copies: int) -> Alive:
+        call = Caller()
         try:
-            return call(question, max(MAKING_SECONDS, self.config.deadline_seconds))
-        except Hung:
-            self._fail(f"env {self.spec.name!r}: {doing} did not end within {MAKING_SECONDS:g} s")
-        except UserError as error:
+            return Alive(self._guarded(call, lambda: self.make(copies), "making {}"), call, copies)
+        except StartFailed:
+            call.end()
+            raise
+
+    def _restarted(self, alive: Alive, broken: list[int], seeds: np.ndarray) -> np.ndarray:
+        """First observations of copies that start again, the others untouched."""
+        for attempt in itertools.count(1):
+            try:
+                again = functools.partial(alive.simulator.restart, broken, seeds)
+                return self._guarded(alive.call, again, "starting {} again", alive.simulator)
+            except StartFailed as error:
+                seeds = self._another_try(error, attempt, seeds)
+        raise AssertionError
+
+    def _another_try(self, error: StartFailed, attempt: int, seeds: np.ndarray) -> np.ndarray:
+        """Other seeds to start with, in case it was the start state; or the end of the run."""
+        if error.final or self.config.on_error == "stop" or attempt == STARTS:
             self._fail(str(error))
+        log.warning("%s; trying again", error)
+        return seeds + np.uint32(1)
+
+    def _guarded(
+        self, call: Caller, question: Callable[[], Any], doing: str, simulator: Simulator | None = None
+    ) -> Any:
+        """The answer, or StartFailed."""
+        limit = max(MAKING_SECONDS, self.config.deadline_seconds)
+        final = False
+        try:
+            return call(question, limit)
+        except UserError as error:
+            raise StartFailed(str(error), final=True) from None
+        except Hung:
+            text, final = f"did not end within {limit:g} s", True
         except Exception as error:
-            self._fail(f"env {self.spec.name!r}: {doing} {describe_exception(error)}")
+            text = describe_exception(error)
+        busy = None if simulator is None else simulator.busy
+        whom = "it" if busy is None else f"copy {busy}"
+        raise StartFailed(self._sentence(f"{doing.format(whom)} {text}"), final)
 
     def _end(self, alive: Alive) -> None:
         try:
@@ -157,20 +202,22 @@ class Host:
             chosen.astype(np.float32),
         )
 
-    def _trouble(self, troubles: dict[int, str]) -> None:
-        """Stop, or say that episodes are dropped."""
-        text = self._sentence(troubles)
-        if self.config.on_error == "stop":
-            self._fail(f"{text}; env.on_error=reset drops such episodes and goes on")
-        # the first few, then ever rarer
-        if self.dropped < 5 or (self.dropped & (self.dropped - 1)) == 0:
-            log.warning("%s; dropped (%d episodes so far)", text, self.dropped + len(troubles))
-
-    def _sentence(self, troubles: dict[int, str]) -> str:
+    def _trouble(self, troubles: dict[int, str], given_up: int) -> None:
+        """Stop, or count episodes that are given up and say so: the first, then ever rarer."""
         copies = sorted(troubles)
         which = f"copy {copies[0]}" if len(copies) == 1 else f"copies {', '.join(map(str, copies))}"
         reasons = "; ".join(dict.fromkeys(troubles[i] for i in copies))
-        return f"env {self.spec.name!r}: {which} {reasons} (step {self.steps}, rank {world().rank})"
+        text = self._sentence(f"{which} {reasons}")
+        if self.config.on_error == "stop":
+            self._fail(f"{text}; env.on_error=reset drops such episodes and goes on")
+        self.dropped += given_up
+        if self.dropped >= self.next_report:
+            log.warning("%s; dropped (%d episodes so far)", text, self.dropped)
+        while self.next_report <= self.dropped:
+            self.next_report *= 2
+
+    def _sentence(self, what: str) -> str:
+        return f"env {self.spec.name!r}: {what} (step {self.steps}, rank {world().rank})"
 
     def _fail(self, text: str) -> Any:
         self.failure = text
@@ -186,8 +233,9 @@ class Host:
         self.forget()
         self.dropped, self.restarted = counts["dropped_episodes"], counts["restarted_episodes"]
         return (
-            f"env {self.spec.name!r} runs outside of the program, so that no checkpoint has it: it is made "
-            "anew, and the episodes that were under way are cut, counted (restarted_episodes) and begin again"
+            f"env {self.spec.name!r} runs outside of the program, with one seed per process, so that no "
+            "checkpoint has it: it is made anew, and the episodes that were under way are cut, counted "
+            "(restarted_episodes) and begin again"
         )
 
     def forget(self) -> None:
@@ -201,7 +249,8 @@ class Host:
 
 def hosts_of(env: Env) -> list[Any]:
     """The hosts behind an environment: of training, of evaluation."""
-    return [e.host for e in (env, env.for_evaluation) if e is not None and e.host is not None]
+    found = [e.host for e in (env, env.for_evaluation) if e is not None and e.host is not None]
+    return found[:1] if len(found) == 2 and found[0] is found[1] else found
 
 
 def outside_counts(env: Env) -> dict[str, int]:

@@ -24,7 +24,14 @@ from pydantic import Field
 
 from jaxrl_hpc.envs.outside import mpi_ranks
 from jaxrl_hpc.envs.outside.bridge import make_outside
-from jaxrl_hpc.envs.outside.simulator import Outcome, OutsideConfig, Wrong, conform
+from jaxrl_hpc.envs.outside.simulator import (
+    Outcome,
+    OutsideConfig,
+    Wrong,
+    conform,
+    conform_flag,
+    describe_exception,
+)
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Env, EnvSpec
@@ -86,9 +93,15 @@ class Programs:
         answers = self._ask("reset", {copy: int(seed) for copy, seed in zip(copies, seeds, strict=True)})
         self.steps[copies] = 0
         for copy, (_, problem) in answers.items():
+            self.busy = copy
             if problem:
-                raise Wrong(f"{problem} (copy {copy})")
-        return np.stack([self._observation(answers[copy][0]) for copy in copies])
+                raise Wrong(problem)
+        found = []
+        for copy in copies:
+            self.busy = copy
+            found.append(self._observation(answers[copy][0]))
+        self.busy = None
+        return np.stack(found)
 
     def step(self, action: np.ndarray) -> Outcome:
         answers = self._ask("step", dict(enumerate(action)))
@@ -102,9 +115,9 @@ class Programs:
                 obs, gain, failed = answer
                 final[copy] = self._observation(obs)
                 reward[copy] = conform(gain, (), np.dtype(np.float32), "a reward")
-                terminated[copy] = failed
-            except Wrong as error:
-                troubles[copy] = str(error)
+                terminated[copy] = conform_flag(failed, "terminated")
+            except Exception as error:
+                troubles[copy] = describe_exception(error)
         self.steps += 1
         truncated = (self.steps >= self.spec.max_episode_steps) & ~terminated
         obs, done = final.copy(), np.flatnonzero(terminated | truncated).tolist()

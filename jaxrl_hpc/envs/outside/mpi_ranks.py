@@ -157,7 +157,7 @@ def _together(group: Any, function: Callable[[], Any]) -> tuple[Any, str]:
     problem = ""
     try:
         result = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         problem = describe_exception(error)
         # the others may wait for this rank in the middle of the program, and then this is the only trace
         print(f"rank {_world_rank()} of the environment {problem}", file=sys.stderr, flush=True)

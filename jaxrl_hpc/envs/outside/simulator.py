@@ -14,6 +14,8 @@ import numpy as np
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import EnvSpec
 
+FAULTS = (Exception, SystemExit, KeyboardInterrupt)  # a simulator that wants to end the process has failed
+
 
 class OutsideConfig(Schema):
     """What all outside environments have in common."""
@@ -57,37 +59,91 @@ class Wrong(Exception):
     """What a simulator returned cannot be used; the text goes on after 'copy 3 of env X '."""
 
 
-def conform(value: object, shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:
-    """The value as an array of this shape and type, or Wrong."""
+def _array(value: object, what: str) -> np.ndarray:
     try:
-        array = np.asarray(value)
-    except ValueError:
+        return np.asarray(value)
+    except Exception:  # ragged lists, or whatever an object makes of being asked
         raise Wrong(f"returned {what} that is no array") from None
-    if array.shape != shape:
-        raise Wrong(f"returned {what} of shape {array.shape} instead of {shape}")
+
+
+def _cast(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise Wrong(f"returned {what} of type {array.dtype} instead of {dtype}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise Wrong(f"returned {what} that is {'NaN' if np.isnan(array).any() else 'infinite'}")
-    return array.astype(dtype, copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+        return array.astype(dtype, copy=False)
+
+
+def _unusable(given: np.ndarray, cast: np.ndarray) -> np.ndarray:
+    """Where numbers are not finite, or did not survive the cast."""
+    if cast.dtype.kind == "f":
+        return ~np.isfinite(cast)
+    return np.zeros(given.shape, bool) if given.dtype == cast.dtype else given != cast
+
+
+def conform(value: object, shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:
+    """The value as an array of this shape and type, or Wrong."""
+    array = _array(value, what)
+    if array.shape != shape:
+        raise Wrong(f"returned {what} of shape {array.shape} instead of {shape}")
+    found = _cast(array, dtype, what)
+    unusable = _unusable(array, found)
+    if unusable.any():
+        bad = array[unusable]
+        kind = "infinite" if bad.dtype.kind == "f" and np.isinf(bad).any() else f"too large for {dtype}"
+        raise Wrong(f"returned {what} that is {'NaN' if (bad != bad).any() else kind}")
+    return found
 
 
 def conform_rows(
-    values: np.ndarray, spec: EnvSpec, reward: np.ndarray, troubles: dict[int, str]
+    values: object, spec: EnvSpec, copies: int, reward: object, troubles: dict[int, str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Observations [B, …] and rewards [B] of a library that steps all copies at once; NaN by copy."""
-    copies = len(reward)
-    found = np.asarray(values)
-    if found.shape != (copies, *spec.obs_shape):
-        raise Wrong(f"returned observations of shape {found.shape} instead of {(copies, *spec.obs_shape)}")
-    if not np.can_cast(found.dtype, spec.obs_dtype, "same_kind"):
-        raise Wrong(f"returned observations of type {found.dtype} instead of {spec.obs_dtype}")
-    if found.dtype.kind == "f":
-        bad = ~np.isfinite(found.reshape(copies, -1)).all(axis=1)
-        troubles.update({int(i): "returned an observation that is not finite" for i in np.flatnonzero(bad)})
-    bad = ~np.isfinite(np.asarray(reward, np.float64))
-    troubles.update({int(i): "returned a reward that is not finite" for i in np.flatnonzero(bad)})
-    return found.astype(spec.obs_dtype, copy=False), np.asarray(reward).astype(np.float32, copy=False)
+    found = []
+    for what, value, shape, dtype in (
+        ("observation", values, spec.obs_shape, spec.obs_dtype),
+        ("reward", reward, (), np.dtype(np.float32)),
+    ):
+        array = _array(value, f"{what}s")
+        if array.shape != (copies, *shape):
+            raise Wrong(f"returned {what}s of shape {array.shape} instead of {(copies, *shape)}")
+        found.append(_cast(array, dtype, f"{what}s"))
+        bad = _unusable(array, found[-1]).reshape(copies, -1).any(axis=1)
+        name = "an observation" if what == "observation" else "a reward"
+        reason = "not finite" if found[-1].dtype.kind == "f" else f"too large for {dtype}"
+        troubles.update({int(i): f"returned {name} that is {reason}" for i in np.flatnonzero(bad)})
+    return found[0], found[1]
+
+
+def conform_flag(value: object, what: str) -> bool:
+    """Whether an episode has ended, or Wrong for anything that is neither yes nor no."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    array = _array(value, what)
+    if array.shape != () or array.dtype.kind not in "biuf" or array not in (0, 1):
+        raise Wrong(f"returned {what} = {str(value)[:40]!r} instead of True or False")
+    return bool(array)
+
+
+def conform_flags(values: object, copies: int, what: str, troubles: dict[int, str]) -> np.ndarray:
+    """The same for all copies at once -> [B] bool."""
+    array = _array(values, what)
+    if array.shape != (copies,):
+        raise Wrong(f"returned {what} of shape {array.shape} instead of {(copies,)}")
+    if array.dtype == np.bool_:
+        return array.copy()
+    flags = np.zeros(copies, bool)
+    for i, value in enumerate(array):
+        try:
+            flags[i] = conform_flag(value, what)
+        except Wrong as wrong:
+            troubles[i] = str(wrong)
+    return flags
+
+
+def in_one_line(error: BaseException) -> str:
+    """'ValueError: text'."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300] or 'no message'}"
 
 
 def describe_exception(error: BaseException) -> str:
@@ -100,4 +156,4 @@ def describe_exception(error: BaseException) -> str:
     where = ""
     if frame is not None:
         where = f" ({frame.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]} line {frame.tb_lineno})"
-    return f"raised {type(error).__name__}: {str(error).strip() or 'no message'}{where}"
+    return f"raised {in_one_line(error)}{where}"
