@@ -1,13 +1,14 @@
 """What ranks do with one-sided memory in tests: at random, and checked against what all of them did.
 
-python -m tests.mpi.one_sided KIND,… ITEMS [progress|thread|broken…]     rank 0 prints a JSON object per kind
+python -m tests.mpi.one_sided KIND,… ITEMS [progress|thread|broken|status…]
+
+Rank 0 prints a JSON object per kind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 import zlib
@@ -18,6 +19,7 @@ from mpi4py import MPI
 
 from jaxrl_hpc.comm.bitmap import Bitmap
 from jaxrl_hpc.comm.counter import Counter
+from jaxrl_hpc.comm.leaving import stuck
 from jaxrl_hpc.comm.one_sided import examine
 from jaxrl_hpc.comm.patience import Patience
 from jaxrl_hpc.comm.progress import ProgressThread
@@ -215,18 +217,18 @@ def finish(comm: Any, window: Window, result: dict[str, Any]) -> dict[str, Any]:
 
 def broken(comm: Any) -> dict[str, Any]:
     """What the self-test finds: where all is well, where sums are wrong, where an operation never ends."""
-    found = {"works": examine(comm)}
+    found, left = {"works": examine(comm), "network": examine(comm, "network")}, {}
     atomic, claim = Window.atomic, Window.compare_and_swap
     last = comm.Get_rank() == comm.Get_size() - 1
     if last:
         Window.atomic = lambda self, op, *rest, **more: atomic(self, op, *rest, **more) + (op == "read")
-    found["wrong"] = examine(comm, seconds=6)
-    Window.atomic = atomic
-    if last:
-        Window.compare_and_swap = lambda *_: time.sleep(3600)
-    found["endless"] = examine(comm, seconds=2)
-    Window.compare_and_swap = claim
-    return {name: verdict._asdict() for name, verdict in found.items()}
+    found["wrong"] = examine(comm, seconds=30)
+    Window.atomic, left["wrong"] = atomic, stuck()
+    if last:  # waits inside MPI for a message that nobody sends
+        Window.compare_and_swap = lambda self, *_: self.comm.recv(source=0, tag=99)
+    found["endless"] = examine(comm, seconds=4)
+    Window.compare_and_swap, left["endless"] = claim, stuck()
+    return {name: verdict._asdict() | {"stuck": left.get(name)} for name, verdict in found.items()}
 
 
 def everything(comm: Any, kind: Kind, items: int) -> dict[str, Any]:
@@ -247,17 +249,22 @@ def everything(comm: Any, kind: Kind, items: int) -> dict[str, Any]:
 
 def main() -> None:
     comm, options = MPI.COMM_WORLD, sys.argv[3:]
-    for kind in sys.argv[1].split(","):
+    for kind in filter(None, sys.argv[1].split(",")):
         results = everything(comm, kind, int(sys.argv[2]))
-        results |= {name: progress(comm, kind, name == "thread") for name in options if name != "broken"}
+        results |= {
+            name: progress(comm, kind, name == "thread") for name in options if name in ("progress", "thread")
+        }
         if comm.Get_rank() == 0:
             print(json.dumps(results), flush=True)
     if "broken" in options:
         found = broken(comm)
         if comm.Get_rank() == 0:
             print(json.dumps(found), flush=True)
-        comm.Barrier()
-        os._exit(0)  # a thread is still in the operation that never ends
+        if comm.Get_rank() == 1:
+            time.sleep(1)  # the others do not leave without it
+            print(json.dumps({"last words": 1}), flush=True)
+        if "status" in options:
+            sys.exit(7)
 
 
 if __name__ == "__main__":

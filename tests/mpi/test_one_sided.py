@@ -64,14 +64,22 @@ def test_memory_is_reached_while_its_rank_sits_in_a_compiled_call(quick, kind):
 
 
 def test_the_self_test_tells_right_from_wrong_and_from_endless(quick):
-    found = quick[-1]
+    *_, found, words = quick
     assert found["works"]["works"] and "a ring right" in found["works"]["text"]
-    assert (
-        not found["wrong"]["works"]
-        and "rank 2: RuntimeError: atomic additions gave" in found["wrong"]["text"]
+    assert found["network"]["works"] and not found["works"]["needs_thread"]
+    wrong, endless = found["wrong"], found["endless"]
+    assert not wrong["works"] and "rank 2: RuntimeError: atomic additions gave" in wrong["text"]
+    assert not wrong["stuck"], "all ranks left it together"
+    assert not endless["works"] and endless["text"] == "rank 2: no end of stage claimed within 4 s"
+    assert endless["stuck"] and words == {"last words": 1}, (
+        "and yet the job ended well, with the last of them"
     )
-    assert not found["endless"]["works"]
-    assert "Stalled: rank 0 waited" in (text := found["endless"]["text"]) or "no end within" in text
+
+
+def test_a_status_is_kept_by_those_who_leave_a_thread_behind():
+    status, output = launch.run(2, "-m", "tests.mpi.one_sided", "", "0", "broken", "status")
+    assert status == 7, output
+    assert launch.results(output)[-1] == {"last words": 1}
 
 
 def hosts_can_be_made():
