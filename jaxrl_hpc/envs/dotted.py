@@ -15,8 +15,8 @@ from typing import Any
 import jax
 from pydantic import Field
 
-from jaxrl_hpc.envs.gymnax_bridge import from_gymnax
-from jaxrl_hpc.envs.outside.simulator import OutsideConfig
+from jaxrl_hpc.envs.gymnax_bridge import from_gymnax, with_params
+from jaxrl_hpc.envs.outside.simulator import OutsideConfig, in_one_line
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Env
@@ -52,10 +52,8 @@ def find_class(name: str) -> Any:
             f"env.name: there is no module {missing!r}; a file {missing.split('.')[0]}.py is looked for in "
             f"{here} and among the installed packages"
         ) from None
-    except Exception as error:
-        raise UserError(
-            f"env.name: importing {module_name} raised {type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"env.name: importing {module_name} raised {in_one_line(error)}") from error
     if not hasattr(module, attribute):
         classes = [n for n, value in vars(module).items() if isinstance(value, type)]
         close = difflib.get_close_matches(attribute, classes, n=1, cutoff=0.3)
@@ -67,9 +65,9 @@ def find_class(name: str) -> Any:
 def _made(cls: Any, config: Config) -> Any:
     try:
         return cls(**config.kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
-            f"env {config.name!r}: {cls.__name__}(**env.kwargs) raised {type(error).__name__}: {error}"
+            f"env {config.name!r}: {cls.__name__}(**env.kwargs) raised {in_one_line(error)}"
         ) from error
 
 
@@ -89,18 +87,15 @@ def make(config: Config) -> Env:
 
 def make_jittable(config: Config, cls: Any) -> Env:
     """A gymnax environment; its functions are tried out on shapes, so that mistakes show here."""
+    if config.max_episode_steps:
+        raise UserError(
+            f"env.max_episode_steps: {config.name} is a gymnax environment, which has its time limit among "
+            "its parameters: set env.params.max_steps_in_episode"
+        )
     env = _made(cls, config)
-    params = env.default_params
-    known = sorted(getattr(params, "__dataclass_fields__", {}))
-    for key in config.params:
-        if key not in known:
-            raise UserError(
-                f"env.params.{key}: {config.name} has no such parameter; it has {', '.join(known) or 'none'}"
-            )
-    if config.params:
-        params = params.replace(**config.params)
     doing = "describing it"
     try:
+        params = with_params(config.name, env.default_params, config.params)
         made = from_gymnax(env, params, config.name)
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))
         doing = "reset"
@@ -153,8 +148,17 @@ def make_outside_env(config: Config, cls: Any) -> Env:
     from jaxrl_hpc.envs.outside.gymnasium_copies import Copies
     from jaxrl_hpc.envs.outside.gymnasium_spaces import spec_of
 
+    if config.params:
+        raise UserError(
+            f"env.params: {config.name} is a Gymnasium environment, which has none; env.kwargs are the "
+            "arguments of its class"
+        )
+
     def one() -> Any:
         env = _made(cls, config)
+        for name in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, name, None), gymnasium.Space):
+                raise UserError(f"env.name: {config.name} needs {name}, a space of gymnasium.spaces")
         if config.max_episode_steps:
             env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
         if not isinstance(env.observation_space, gymnasium.spaces.Box):

@@ -6,7 +6,7 @@ machine.prepare must do) and takes seconds for plotting libraries that nothing h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -126,17 +126,24 @@ def from_gymnax(
     return Env(spec, reset, step, summarise=summarise)
 
 
+def with_params(name: str, params: Any, changes: Mapping[str, Any]) -> Any:
+    """Parameters with some changed, or a sentence on a change that they do not have or that does not fit."""
+    known = {k: getattr(params, k) for k in getattr(params, "__dataclass_fields__", {})}
+    for key, value in changes.items():
+        if key not in known:
+            raise UserError(
+                f"env.params.{key}: {name} has no such parameter; it has {', '.join(sorted(known)) or 'none'}"
+            )
+        if isinstance(known[key], int) and not isinstance(value, int):
+            raise UserError(f"env.params.{key}: {value!r} is not a whole number")
+        if isinstance(known[key], float) and isinstance(value, str):
+            raise UserError(f"env.params.{key}: {value!r} is not a number")
+    return params.replace(**changes) if changes else params
+
+
 def make(config: Config) -> Env:
     import gymnax
 
     env, params = gymnax.make(config.name)
-    known = {k: getattr(params, k) for k in params.__dataclass_fields__}
-    for key, value in config.params.items():
-        if key not in known:
-            raise UserError(
-                f"env.params.{key}: {config.name} has no such parameter; it has {', '.join(sorted(known))}"
-            )
-        if isinstance(known[key], int) and not isinstance(value, int):
-            raise UserError(f"env.params.{key}: {value!r} is not a whole number")
-    made = from_gymnax(env, params.replace(**config.params), config.name)
+    made = from_gymnax(env, with_params(config.name, params, config.params), config.name)
     return made._replace(draw=drawing.find(config.name))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
 
+from jaxrl_hpc.envs.outside.simulator import in_one_line
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, PyTree
@@ -46,7 +47,11 @@ def made(config: Config) -> Any:
         close = difflib.get_close_matches(config.id, known, n=1, cutoff=0.4)
         hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
         raise UserError(f"env.id: there is no Jumanji environment {config.id!r}{hint}")
-    return jumanji.make(config.id, **config.kwargs)
+    try:
+        return jumanji.make(config.id, **config.kwargs)
+    except (Exception, SystemExit) as error:
+        field = "env.kwargs" if config.kwargs else "env.id"
+        raise UserError(f"{field}: {config.id!r} cannot be made: {in_one_line(error)}") from error
 
 
 def observe(config: Config, observation: PyTree) -> Array:

@@ -88,6 +88,12 @@ def test_found_in_the_working_directory_with_settings(folder):
         ("Other", {}, "is no class that derives from gymnax"),
         ("Walk", {"kwargs": {"gaol": 1}}, r"Walk\(\*\*env.kwargs\) raised TypeError"),
         ("Walk", {"params": {"max_step": 1}}, "has no such parameter; it has max_steps_in_episode"),
+        (
+            "Walk",
+            {"params": {"max_steps_in_episode": 2.5}},
+            "max_steps_in_episode: 2.5 is not a whole number",
+        ),
+        ("Walk", {"max_episode_steps": 5}, "env.max_episode_steps: .* set env.params.max_steps_in_episode"),
         ("Ragged", {}, "(step raised TypeError|observations of reset and of step differ)"),
         ("Raises", {}, "step raised TypeError: dot_general"),
     ],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from pydantic import Field
@@ -16,7 +17,7 @@ from jaxrl_hpc.envs.outside.bridge import make_outside
 from jaxrl_hpc.envs.outside.gymnasium_copies import Copies
 from jaxrl_hpc.envs.outside.gymnasium_spaces import spec_of
 from jaxrl_hpc.envs.outside.gymnasium_vector import Ones, Vector, rule_of
-from jaxrl_hpc.envs.outside.simulator import OutsideConfig, Simulator
+from jaxrl_hpc.envs.outside.simulator import OutsideConfig, Simulator, in_one_line
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Env, EnvSpec
@@ -56,9 +57,10 @@ def check_id(config: Config) -> None:
             sys.path.insert(0, os.getcwd())
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        except (Exception, SystemExit) as error:
+            text = error if isinstance(error, ImportError) else in_one_line(error)
             raise UserError(
-                f"env.id: {config.id!r} names a module that cannot be imported ({error})"
+                f"env.id: {config.id!r} names a module that cannot be imported ({text})"
             ) from None
     try:
         gymnasium.spec(name)
@@ -66,6 +68,8 @@ def check_id(config: Config) -> None:
     except gymnasium.error.Error as error:
         known = list(gymnasium.registry)
         close = difflib.get_close_matches(config.id, known, n=1, cutoff=0.4)
+        if config.id.startswith("ALE/"):  # its package registers them when it is imported
+            close = [f"ale_py:{config.id}"]
         hint = f"; did you mean {close[0]}?" if close else ""
         text = str(error).split(".")[0].replace("`", "")
         raise UserError(f"env.id: there is no Gymnasium environment {config.id!r}{hint} ({text})") from None
@@ -76,17 +80,29 @@ def _arguments(config: Config) -> dict[str, Any]:
     return dict(config.kwargs) | limit
 
 
+@contextlib.contextmanager
+def _making(config: Config) -> Iterator[None]:
+    """Whatever an environment's constructor raises is a sentence that names the setting to look at."""
+    gymnasium = library()
+    try:
+        yield
+    except UserError:
+        raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"env.id: {config.id!r} needs more packages: {error}") from None
+    except (Exception, SystemExit) as error:
+        text = str(error) if isinstance(error, TypeError) else in_one_line(error)
+        field, them = ("env.kwargs", "with them") if config.kwargs else ("env.id", "")
+        raise UserError(f"{field}: {config.id!r} cannot be made {them}".rstrip() + f": {text}") from error
+
+
 def make_one(config: Config) -> Any:
     """One copy. Observations of several parts become one vector, those of one-of-many a one-hot."""
     gymnasium = library()
-    try:
+    with _making(config):
         env = gymnasium.make(config.id, disable_env_checker=True, **_arguments(config))
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"env.id: {config.id!r} needs more packages: {error}") from None
-    except TypeError as error:
-        raise UserError(f"env.kwargs: {config.id!r} cannot be made with them: {error}") from None
-    if not isinstance(env.observation_space, gymnasium.spaces.Box):
-        env = gymnasium.wrappers.FlattenObservation(env)
+        if not isinstance(env.observation_space, gymnasium.spaces.Box):
+            env = gymnasium.wrappers.FlattenObservation(env)
     return env
 
 
@@ -97,7 +113,8 @@ def make_vector(config: Config, copies: int) -> Any:
             f"env.copies: {config.id!r} has no vector environment of its own; "
             "use env.copies=here or env.copies=processes"
         )
-    return gymnasium.make_vec(config.id, copies, "vector_entry_point", **_arguments(config))
+    with _making(config):
+        return gymnasium.make_vec(config.id, copies, "vector_entry_point", **_arguments(config))
 
 
 def describe(config: Config) -> tuple[EnvSpec, Callable[[int], Simulator]]:

@@ -31,6 +31,7 @@ from jaxrl_hpc.envs.outside.simulator import (
     conform,
     conform_flag,
     describe_exception,
+    in_one_line,
 )
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
@@ -132,19 +133,20 @@ class Programs:
 
 def spec_of(config: Config) -> EnvSpec:
     """From what the class says of itself."""
+    name, dtype = config.program, np.dtype(np.float32)
     try:
         cls = mpi_ranks.load_program(config.program)
-        shape, actions, limit = cls.observation_shape, cls.actions, cls.max_episode_steps
-    except (ImportError, AttributeError) as error:
+        shape, actions, limit = tuple(cls.observation_shape), cls.actions, int(cls.max_episode_steps)
+        if isinstance(actions, int):
+            return EnvSpec(name, shape, dtype, actions, (), None, None, limit)
+        low, high = (np.asarray(bound, np.float32) for bound in actions)
+    except (Exception, SystemExit) as error:
+        text = error if isinstance(error, ImportError | AttributeError) else in_one_line(error)
         raise UserError(
             f"env.program: {config.program} must name a class with observation_shape, actions and "
-            f"max_episode_steps ({error})"
+            f"max_episode_steps ({text})"
         ) from None
-    name, dtype = config.program, np.dtype(np.float32)
-    if isinstance(actions, int):
-        return EnvSpec(name, tuple(shape), dtype, actions, (), None, None, limit)
-    low, high = (np.asarray(bound, np.float32) for bound in actions)
-    return EnvSpec(name, tuple(shape), dtype, None, low.shape, low, high, limit)
+    return EnvSpec(name, shape, dtype, None, low.shape, low, high, limit)
 
 
 def make(config: Config) -> Env:
