@@ -4,7 +4,8 @@
 - `random`: anyone's, in an order drawn anew each time. Learners that meet at a ring copy the same unroll, and
   all but one of them for nothing: collisions.
 - with `help`: its own actors', and when there is nothing in them, one unroll from a full ring of another
-  learner, whose actor would have to wait. Flags tell which actors take part at all.
+  learner, whose actor would have to wait; from any ring once its own actors have ended, since nothing will
+  come from them. Flags tell which actors take part.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from jaxrl_hpc.comm.channel import ActorSide, Arrival, LearnerSide, Sizes, Transport
 from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.two_sided import TWO_SIDED
-from jaxrl_hpc.comm.wiring import Options, WindowActor, Wiring, usable
+from jaxrl_hpc.comm.wiring import Options, WindowActor, Wiring, connect
 
 
 class WindowLearner:
@@ -33,6 +34,7 @@ class WindowLearner:
         self.mixed = self._options.mixed(roles)
         self.gone: Callable[[int], int] | None = self._gone if self.mixed else None
         self.helped = 0  # unrolls taken for other learners
+        self._begun = False  # one of its own actors has taken part
 
     @property
     def counts(self) -> dict[str, int]:
@@ -83,13 +85,18 @@ class WindowLearner:
         item = self._wiring.rings[actor].take()
         if item is not None:
             found.append(Arrival(actor, item.data))
+            self._begun = self._begun or actor in self._own
         return item is not None
 
     def _help(self, found: list[Arrival]) -> None:
         active = self._wiring.active.all()
+        own = bool(active[self._own].any())
+        self._begun = self._begun or own
+        ended = self._begun and not own
         for actor in self._rng.permutation(self._others).tolist():
             ring = self._wiring.rings[actor]
-            if active[actor] and ring.waiting() >= ring.capacity and self._take(actor, found):
+            wanted = ended or (active[actor] and ring.waiting() >= ring.capacity)
+            if wanted and self._take(actor, found):
                 self.helped += 1
                 return
 
@@ -101,15 +108,11 @@ def one_sided(options: Options) -> Transport:
     """Windows where they work, two-sided messages elsewhere."""
 
     def actor(roles: Roles, sizes: Sizes) -> ActorSide:
-        works, thread = usable(roles, options)
-        if not works:
-            return TWO_SIDED.actor(roles, sizes)
-        return WindowActor(Wiring(roles, sizes, options, thread), sizes)
+        wiring = connect(roles, sizes, options)
+        return TWO_SIDED.actor(roles, sizes) if wiring is None else WindowActor(wiring, sizes)
 
     def learner(roles: Roles, sizes: Sizes) -> LearnerSide:
-        works, thread = usable(roles, options)
-        if not works:
-            return TWO_SIDED.learner(roles, sizes)
-        return WindowLearner(Wiring(roles, sizes, options, thread))
+        wiring = connect(roles, sizes, options)
+        return TWO_SIDED.learner(roles, sizes) if wiring is None else WindowLearner(wiring)
 
     return Transport(actor, learner)

@@ -24,7 +24,7 @@ from jaxrl_hpc.comm.progress import ProgressThread
 from jaxrl_hpc.comm.ring import Ring, Rule
 from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.slot import Slot
-from jaxrl_hpc.comm.windows import Window
+from jaxrl_hpc.comm.windows import NoWindow, Window
 from jaxrl_hpc.errors import UserError
 
 
@@ -44,27 +44,49 @@ class Options(NamedTuple):
         return roles.served > 1 and (self.selection == "random" or self.help)
 
 
-def usable(roles: Roles, options: Options) -> tuple[bool, bool]:
-    """Collective: (whether to use windows, whether with a progress thread). Says so if not."""
+def connect(roles: Roles, sizes: Sizes, options: Options) -> Wiring | None:
+    """Collective: windows; None, and one line that says so, if two-sided messages have to do."""
     if options.one_sided == "never":
-        return False, False
+        return None
     verdict = examine(roles.comm)
-    if not verdict.works and options.one_sided == "required":
+    problem = verdict.text
+    if verdict.works:
+        thread = {"always": True, "never": False, "auto": verdict.needs_thread}[options.thread]
+        try:
+            wiring = Wiring(roles, sizes, options, thread)
+        except NoWindow as error:  # on all ranks
+            problem = str(error)
+        else:
+            if thread and verdict.needs_thread:
+                when = "one-sided memory is reached only while its rank calls MPI here"
+                _say(roles, f"{when}: each rank starts a thread for it")
+            return wiring
+    if options.one_sided == "required":
         raise UserError(
-            f"workflow.one_sided=required, but one-sided memory cannot be used here ({verdict.text}): "
+            f"workflow.one_sided=required, but one-sided memory cannot be used here ({problem}): "
             "set it to auto to go on with two-sided messages"
         )
-    wanted = {"always": True, "never": False, "auto": verdict.needs_thread}[options.thread]
-    thread = verdict.works and wanted
-    if roles.rank == 0 and not verdict.works:
-        text = f"one-sided memory cannot be used here ({verdict.text}); going on with two-sided messages"
+    text = f"one-sided memory cannot be used here ({problem}); going on with two-sided messages"
+    _say(roles, text + _without(roles, options))
+    return None
+
+
+def _without(roles: Roles, options: Options) -> str:
+    """Settings that messages know nothing of, and that would have made a difference."""
+    different = {
+        f"workflow.when_full={options.rule}": options.rule != "block",
+        f"workflow.selection={options.selection}": options.selection != "range" and roles.served > 1,
+        "workflow.help=true": options.help and roles.served > 1,
+    }
+    named = [setting for setting, matters in different.items() if matters]
+    return (
+        f", for which {' and '.join(named)} {'has' if len(named) == 1 else 'have'} no effect" if named else ""
+    )
+
+
+def _say(roles: Roles, text: str) -> None:
+    if roles.rank == 0:
         print(text, file=sys.stderr, flush=True)
-    if roles.rank == 0 and thread and verdict.needs_thread:
-        text = (
-            "one-sided memory is reached only while its rank calls MPI here: each rank starts a thread for it"
-        )
-        print(text, file=sys.stderr, flush=True)
-    return verdict.works, thread
 
 
 class Wiring:

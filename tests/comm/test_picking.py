@@ -1,4 +1,4 @@
-"""Whose rings a learner reads: its own in turn, anyone's at random, or full ones of others to help."""
+"""Whose rings a learner reads: its own in turn, anyone's at random, or those of others to help."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -106,6 +106,43 @@ def test_a_learner_helps_when_it_has_nothing_and_only_where_an_actor_has_to_wait
         second._wiring.active.clear(1)
         assert first.drain(5) == [], "an actor that does not take part any more is left alone"
         assert first.counts["helped"] == 1 and first.gone(1) == 3
+
+    turns.run(work)
+
+
+def test_a_learner_whose_own_actors_have_ended_takes_from_any_ring():
+    (first, _), actors, turns = ends(Options("learner", help=True))
+
+    def work():
+        actors[1].offer(message(1))
+        assert first.drain(5) == [], "its own actors may still be starting"
+        for number in (0, 2, 4):
+            actors[number].offer(message(number))
+        assert len(first.drain(5)) == 3 and first.drain(5) == []
+        for number in (0, 2):
+            first._wiring.active.clear(number)
+        assert first.drain(5) == [], "actor 4 still takes part"
+        first._wiring.active.clear(4)
+        assert numbers(first.drain(5)) == [(1, 1)] and first.helped == 1
+        assert first.drain(5) == []
+        actors[3].offer(message(3))
+        first._wiring.active.clear(3)
+        assert numbers(first.drain(5)) == [(3, 3)], "also what an actor has left behind"
+
+    turns.run(work)
+
+
+def test_a_learner_publishes_what_it_kept_aside_when_it_looks_for_messages():
+    (first, _), actors, turns = ends(Options("actor"))
+
+    def work():
+        actors[2]._slot._ask(1)
+        first.publish(1, np.full(SIZES.params, 1, np.uint8))
+        first.publish(2, np.full(SIZES.params, 2, np.uint8))
+        assert actors[0].newest() is None
+        actors[2]._slot._ask(-1)
+        first.drain(0)
+        assert actors[0].newest()[0] == 2
 
     turns.run(work)
 

@@ -1,6 +1,6 @@
 """What ranks do with one-sided memory in tests: at random, and checked against what all of them did.
 
-python -m tests.mpi.one_sided KIND,… ITEMS [progress|thread|broken|status…]
+python -m tests.mpi.one_sided KIND,… ITEMS [progress|thread|full|broken|status…]
 
 Rank 0 prints a JSON object per kind.
 """
@@ -17,15 +17,19 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from jaxrl_hpc.comm import windows
 from jaxrl_hpc.comm.bitmap import Bitmap
+from jaxrl_hpc.comm.channel import Sizes
 from jaxrl_hpc.comm.counter import Counter
 from jaxrl_hpc.comm.leaving import stuck
 from jaxrl_hpc.comm.one_sided import examine
 from jaxrl_hpc.comm.patience import Patience
 from jaxrl_hpc.comm.progress import ProgressThread
 from jaxrl_hpc.comm.ring import Ring, Rule
+from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.slot import Slot
 from jaxrl_hpc.comm.windows import Kind, Window
+from jaxrl_hpc.comm.wiring import Options, connect
 
 LARGEST = 3000  # bytes of an item
 
@@ -231,6 +235,22 @@ def broken(comm: Any) -> dict[str, Any]:
     return {name: verdict._asdict() | {"stuck": left.get(name)} for name, verdict in found.items()}
 
 
+def full(comm: Any) -> dict[str, Any]:
+    """The last rank finds no room for a large window, though there was enough for the self-test."""
+    plain = windows.shutil.disk_usage
+    if comm.Get_rank() == comm.Get_size() - 1:
+        windows.shutil.disk_usage = lambda path: plain(path)._replace(free=2**20)
+    roles = Roles(comm, comm.Get_rank(), 1, comm.Get_size() - 1, 1)
+    options = Options("actor", rule="reject")
+    found = {size: connect(roles, Sizes(size, 64, 2), options) for size in (1000, 2**20)}
+    windows.shutil.disk_usage = plain
+    made = {size: comm.allgather(wiring is not None) for size, wiring in found.items()}
+    for wiring in found.values():
+        if wiring is not None:
+            wiring.close()
+    return {"full": made}
+
+
 def everything(comm: Any, kind: Kind, items: int) -> dict[str, Any]:
     results: dict[str, Any] = {
         "kind": kind,
@@ -256,6 +276,10 @@ def main() -> None:
         }
         if comm.Get_rank() == 0:
             print(json.dumps(results), flush=True)
+    if "full" in options:
+        found = full(comm)
+        if comm.Get_rank() == 0:
+            print(json.dumps(found), flush=True)
     if "broken" in options:
         found = broken(comm)
         if comm.Get_rank() == 0:

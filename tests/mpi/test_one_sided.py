@@ -51,9 +51,25 @@ def test_every_item_is_delivered_once_or_counted_in_order_and_whole(quick, kind)
     check(result, ranks=3, items=120)
 
 
-def test_two_ranks_with_a_ring_between_them_lose_nothing_either():
-    for result in run(2, "shared,network", "100"):
+@pytest.fixture(scope="module")
+def two():
+    """(results, output)"""
+    status, output = launch.run(2, "-m", "tests.mpi.one_sided", "shared,network", "100", "full")
+    assert status == 0, output
+    return launch.results(output), output
+
+
+def test_two_ranks_with_a_ring_between_them_lose_nothing_either(two):
+    for result in two[0][:2]:
         check(result, ranks=2, items=100)
+
+
+def test_without_room_for_the_real_window_on_one_rank_all_go_on_with_messages(two):
+    results, output = two
+    assert results[-1] == {"full": {"1000": [True, True], "1048576": [False, False]}}
+    (said,) = [line for line in output.splitlines() if line.startswith("one-sided memory")]
+    assert "MiB of shared memory, but /dev/shm has 1 MiB: enlarge it" in said
+    assert said.endswith("two-sided messages, for which workflow.when_full=reject has no effect")
 
 
 @pytest.mark.parametrize("kind", ["shared", "network"])
