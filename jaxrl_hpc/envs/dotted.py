@@ -87,6 +87,8 @@ def make(config: Config) -> Env:
 
 def make_jittable(config: Config, cls: Any) -> Env:
     """A gymnax environment; its functions are tried out on shapes, so that mistakes show here."""
+    from jaxrl_hpc.envs.watched import watched
+
     if config.max_episode_steps:
         raise UserError(
             f"env.max_episode_steps: {config.name} is a gymnax environment, which has its time limit among "
@@ -115,7 +117,7 @@ def make_jittable(config: Config, cls: Any) -> Env:
         ) from error
     _same(config.name, "observations", obs, step.final_obs)
     _same(config.name, "states", state, after)
-    return made
+    return watched(made, config)
 
 
 def _same(name: str, what: str, before: Any, after: Any) -> None:
