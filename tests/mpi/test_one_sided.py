@@ -132,8 +132,8 @@ def test_over_a_network_all_is_right_and_a_thread_makes_progress():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_million_operations():
-    results = run(4, "shared,network", "5000", "thread", seconds=3500)
+    results = run(4, "shared,network", "6000", "thread", seconds=3500)
     for result in results:
-        check(result, ranks=4, items=5000)
+        check(result, ranks=4, items=6000)
         assert result["thread"]["least"] > 10
     assert sum(result["operations"] for result in results) > 1_000_000
