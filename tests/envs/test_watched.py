@@ -114,6 +114,7 @@ def test_a_start_that_is_not_finite_ends_the_run():
         jax.block_until_ready(jax.jit(lambda a: play(env, a))(ACTIONS))
 
 
+@pytest.mark.slow
 def test_runs(tmp_path):
     """Nearly every episode leaks, and is dropped; by default the run ends at once."""
     settings = {"name": HERE, "on_error": "reset"}
