@@ -51,5 +51,6 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         selection=config.selection,
         one_sided=config.one_sided,
         thread=config.progress_thread,
+        deadline_seconds=config.deadline_seconds,
     )
     return make_apart(config, one_sided(options), env, agent, replay, total_env_steps)

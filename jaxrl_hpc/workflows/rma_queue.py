@@ -25,11 +25,17 @@ class Config(OneSidedConfig):
     """The rma_queue workflow's settings."""
 
     name: Literal["rma_queue"] = "rma_queue"
-    help: bool = static(True, "a learner without unrolls takes from full queues of other learners")
+    help: bool = static(
+        True, "a learner without unrolls takes from full queues of others; once its actors ended, from any"
+    )
 
 
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
     options = Options(
-        place="learner", help=config.help, one_sided=config.one_sided, thread=config.progress_thread
+        place="learner",
+        help=config.help,
+        one_sided=config.one_sided,
+        thread=config.progress_thread,
+        deadline_seconds=config.deadline_seconds,
     )
     return make_apart(config, one_sided(options), env, agent, replay, total_env_steps)
