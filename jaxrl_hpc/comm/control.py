@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl_hpc.comm.inbox import Inbox
 from jaxrl_hpc.comm.packing import aligned
 
 HEADER = 64  # bytes, so that payloads are aligned
@@ -46,7 +47,7 @@ class Control:
         self._mpi = MPI
         self._comm = comm.Clone()
         self._sent: list[tuple[Any, np.ndarray]] = []  # requests and what they still need
-        self._coming: list[tuple[int, np.ndarray, Any]] = []  # rank, letter, request: in order of arrival
+        self._inbox = Inbox(self._comm)
 
     def send(
         self, rank: int, kind: Kind, number: int = 0, extra: int = 0, payload: np.ndarray | None = None
@@ -61,16 +62,11 @@ class Control:
 
     def receive(self) -> Note | None:
         """The next note, if one has come as a whole; those of one rank stay in order."""
-        status = self._mpi.Status()
-        while (message := self._comm.Improbe(status=status)) is not None:
-            letter = aligned(status.Get_count(self._mpi.BYTE))
-            request = message.Irecv([letter, self._mpi.BYTE])
-            self._coming.append((status.Get_source(), letter, request))
-        late = set()
-        for place, (rank, letter, request) in enumerate(self._coming):
-            if rank not in late and request.Test():
-                del self._coming[place]
-                kind, number, extra = (int(x) for x in letter[:HEADER].view(np.int64)[:3])
-                return Note(rank, Kind(kind), number, extra, letter[HEADER:])
-            late.add(rank)
-        return None
+        while self._inbox.begin():
+            pass
+        found = self._inbox.take()
+        if found is None:
+            return None
+        rank, letter = found
+        kind, number, extra = (int(x) for x in letter[:HEADER].view(np.int64)[:3])
+        return Note(rank, Kind(kind), number, extra, letter[HEADER:])

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 LOOK_SECONDS = 0.01
 FAILED_SECONDS = 60.0  # that one with an error waits for the others, which may not come
+FINISHED_SECONDS = 3600.0  # that one without waits: others may still write or evaluate
 _meeting: Any = None  # a communicator
 _status = 0
 
@@ -59,6 +60,19 @@ def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     request, begin = _meeting.Ibarrier(), time.monotonic()
-    while not request.Test() and not (_status and time.monotonic() - begin > FAILED_SECONDS):
+    patience = FAILED_SECONDS if _status else FINISHED_SECONDS
+    while not request.Test():
+        if time.monotonic() - begin > patience:
+            _without_the_others(patience)
         time.sleep(LOOK_SECONDS)
     os._exit(_status)
+
+
+def _without_the_others(waited: float) -> NoReturn:
+    rank = _meeting.Get_rank()
+    print(
+        f"rank {rank} has ended and waited {waited:g} s for the others; it leaves.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(_status or 2)

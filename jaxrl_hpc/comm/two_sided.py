@@ -5,8 +5,7 @@ so the number of incomplete sends is the number of messages under way, whatever 
 `in_flight` of them and then no room: a slow learner holds its actors back, and memory stays bounded. A
 learner has one parameter message per actor under way; an actor that is slow to take it skips versions.
 
-Receives do not wait either (MPI_Improbe, MPI_Imrecv): the data of a large message moves only while its sender
-calls MPI, and a sender that sits in a long computation must not hold up what others have sent.
+Receives do not wait either: see `inbox`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_hpc.comm.channel import Arrival, Sizes, Transport
+from jaxrl_hpc.comm.inbox import Inbox
 from jaxrl_hpc.comm.packing import aligned
 from jaxrl_hpc.comm.patience import Patience
 from jaxrl_hpc.comm.roles import Roles
@@ -27,15 +27,11 @@ DATA, END = 0, 1  # tags
 
 class TwoSidedActor:
     def __init__(self, roles: Roles, sizes: Sizes) -> None:
-        from mpi4py import MPI
-
-        self._status = MPI.Status()
         self._messages, self._params = roles.comm.Clone(), roles.comm.Clone()
         self._learner = roles.learner_of(roles.number)
+        self._inbox = Inbox(self._params, source=self._learner, tag=DATA)
         self._buffers = [aligned(sizes.message) for _ in range(sizes.in_flight)]
         self._requests: list[Any] = [None] * sizes.in_flight
-        self._incoming = VERSION + sizes.params
-        self._coming: tuple[np.ndarray, Any] | None = None  # parameters whose data is on the way
 
     @property
     def lost(self) -> int:
@@ -58,22 +54,9 @@ class TwoSidedActor:
 
     def newest(self) -> tuple[int, np.ndarray] | None:
         found = None
-        while self._next_arrives():
-            assert self._coming is not None
-            buffer, request = self._coming
-            if not request.Test():
-                break
-            found, self._coming = buffer, None
+        while (letter := self._inbox.next()) is not None:
+            found = letter[1]
         return None if found is None else (int(found[:VERSION].view(np.int64)[0]), found[VERSION:])
-
-    def _next_arrives(self) -> bool:
-        """Whether parameters are being received."""
-        if self._coming is None:
-            message = self._params.Improbe(source=self._learner, tag=DATA)
-            if message is not None:
-                buffer = aligned(self._incoming)
-                self._coming = buffer, message.Irecv(buffer)
-        return self._coming is not None
 
     def close(self) -> None:
         """The learner drains whatever is under way, until this end mark."""
@@ -85,8 +68,9 @@ class TwoSidedActor:
                 self._params.Recv(nothing, source=self._learner, tag=END)
                 ended = True
             patience.pause()
-        while self._next_arrives():  # what came just before the end
-            self.newest()
+        self.newest()
+        while len(self._inbox):  # what came just before the end
+            self._inbox.take()
             patience.pause()
 
 
@@ -97,8 +81,8 @@ class TwoSidedLearner:
         from mpi4py import MPI
 
         self._any, self._status = MPI.ANY_SOURCE, MPI.Status()
-        self._coming: list[tuple[int, np.ndarray, Any]] = []  # rank, buffer, request: in order of arrival
         self._messages, self._params = roles.comm.Clone(), roles.comm.Clone()
+        self._inbox = Inbox(self._messages, tag=DATA)
         self._size, self._first = sizes.message, roles.learners
         self._actors = [roles.rank_of(actor) for actor in roles.actors_of(roles.rank)]
         self._latest: np.ndarray | None = None
@@ -128,33 +112,16 @@ class TwoSidedLearner:
 
     def drain(self, limit: int) -> list[Arrival]:
         self._push()
-        found = self._arrived(limit)
-        while len(found) < limit:
-            message = self._messages.Improbe(source=self._any, tag=DATA, status=self._status)
-            if message is None:
-                break
-            buffer = aligned(self._size)
-            self._coming.append((self._status.Get_source(), buffer, message.Irecv(buffer)))
-            found += self._arrived(limit - len(found))
-        return found
-
-    def _arrived(self, limit: int) -> list[Arrival]:
-        """Messages that are here as a whole; those of one actor stay in order."""
         found: list[Arrival] = []
-        left, late = [], set()
-        for rank, buffer, request in self._coming:
-            if len(found) < limit and rank not in late and request.Test():
-                found.append(Arrival(rank - self._first, buffer))
-            else:
-                late.add(rank)
-                left.append((rank, buffer, request))
-        self._coming = left
+        while len(found) < limit and (message := self._inbox.next()) is not None:
+            rank, buffer = message
+            found.append(Arrival(rank - self._first, buffer))
         return found
 
     def waiting(self) -> int:
         """Actors with a message under way."""
         probed = sum(self._messages.Iprobe(source=rank, tag=DATA) for rank in self._actors)
-        return probed + len(self._coming)
+        return probed + len(self._inbox)
 
     def close(self) -> None:
         """Until all actors have said that nothing follows."""
@@ -162,8 +129,8 @@ class TwoSidedLearner:
         self._latest = None
         ends = [self._params.Issend(nothing, dest=rank, tag=END) for rank in self._actors]
         ends += self._requests.values()
-        while running or self._coming or not all(request.Test() for request in ends):
-            self._arrived(len(self._coming))
+        while running or len(self._inbox) or not all(request.Test() for request in ends):
+            self._inbox.take()
             while self._messages.Iprobe(source=self._any, status=self._status):
                 rank, tag = self._status.Get_source(), self._status.Get_tag()
                 self._messages.Recv(nothing if tag == END else aligned(self._size), source=rank, tag=tag)

@@ -103,11 +103,11 @@ class Mailbox:
         for actor in self.actors:
             state = states.get(actor)
             self._next[actor] = int(acting.state.unpack(state).sequence) if state is not None else 0
-            self._first = dict(self._next)
             rank = roles.rank_of(actor)
             for version in sorted(self.versions) if history else ():
                 control.send(rank, Kind.PARAMETERS, version, -1, self.versions[version])
             control.send(rank, Kind.START, round(seconds_before * 1000), 0, state)
+        self._first = dict(self._next)
 
     # -- parameters ----------------------------------------------------------
 
