@@ -34,6 +34,7 @@ class Config(OutsideConfig):
         default_factory=dict, description="gymnax: parameters to change, such as max_steps_in_episode"
     )
     max_episode_steps: int = static(0, "Gymnasium: time limit; 0: the environment's own", ge=0)
+    check_finite: bool = static(True, "gymnax: look at all numbers; false: faster, and NaN trains on unseen")
 
 
 def find_class(name: str) -> Any:
@@ -94,6 +95,8 @@ def make_jittable(config: Config, cls: Any) -> Env:
             f"env.max_episode_steps: {config.name} is a gymnax environment, which has its time limit among "
             "its parameters: set env.params.max_steps_in_episode"
         )
+    if config.on_error == "reset" and not config.check_finite:
+        raise UserError("env.on_error=reset needs env.check_finite=true, by which faults are found")
     env = _made(cls, config)
     doing = "describing it"
     try:
@@ -117,7 +120,7 @@ def make_jittable(config: Config, cls: Any) -> Env:
         ) from error
     _same(config.name, "observations", obs, step.final_obs)
     _same(config.name, "states", state, after)
-    return watched(made, config)
+    return watched(made, config) if config.check_finite else made
 
 
 def _same(name: str, what: str, before: Any, after: Any) -> None:
@@ -154,6 +157,11 @@ def make_outside_env(config: Config, cls: Any) -> Env:
         raise UserError(
             f"env.params: {config.name} is a Gymnasium environment, which has none; env.kwargs are the "
             "arguments of its class"
+        )
+    if not config.check_finite:
+        raise UserError(
+            f"env.check_finite: {config.name} is a Gymnasium environment, which is always looked at: "
+            "leave it out"
         )
 
     def one() -> Any:

@@ -107,6 +107,17 @@ def test_the_episode_is_dropped(what, caplog):
     assert hosts_of(slow) == [env.host]  # not counted twice
 
 
+def test_looking_can_be_left_out():
+    env = dotted.make(dotted.Config(name=HERE, check_finite=False))
+    steps = jax.jit(lambda a: play(env, a))(ACTIONS)
+    np.testing.assert_array_equal(np.isnan(steps.reward), ACTIONS == 1)
+    assert not hosts_of(env)
+    with pytest.raises(UserError, match=r"^env.on_error=reset needs env.check_finite=true"):
+        dotted.make(dotted.Config(name=HERE, check_finite=False, on_error="reset"))
+    with pytest.raises(UserError, match=r"^env.check_finite: .* is a Gymnasium environment"):
+        dotted.make(dotted.Config(name="gymnasium.envs.classic_control:CartPoleEnv", check_finite=False))
+
+
 def test_a_start_that_is_not_finite_ends_the_run():
     env = make(never_well=True, on_error="reset")
     text = r"after a reset it returned an observation that is not finite \(step 1, rank 0\)"
