@@ -32,7 +32,7 @@ ifeq ($(MPI),1)
 endif
 	@touch $@
 
-.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(wildcard jaxrl_hpc/replay/native/*.cc jaxrl_hpc/replay/native/*.h)
+.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(wildcard jaxrl_hpc/replay/native/*.cc jaxrl_hpc/replay/native/*.h jaxrl_hpc/envs/outside/*.cc)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e .
 	@touch $@
 

@@ -1,28 +1,43 @@
-"""Compiles the replay's sum tree for CPUs into the package; everything else is in pyproject.toml.
+"""Compiles small libraries for CPUs into the package; everything else is in pyproject.toml.
 
-The library is an accelerator, not a need: where it cannot be compiled, the package installs without it
-and uses the same tree in pure JAX.
+They are accelerators, not needs: where one cannot be compiled, the package installs without it.
 """
 
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.extension import Extension
 
-SOURCE = "jaxrl_hpc/replay/native/sum_tree.cc"
-HEADERS = ["jaxrl_hpc/replay/native/layout.h", "jaxrl_hpc/replay/native/descend.h"]
-LIBRARY = "jaxrl_hpc/replay/native/libsum_tree.so"
 # No FMA contraction: results must equal the pure JAX tree's bit for bit. No -march: AVX2 is chosen at
 # run time.
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-DNDEBUG", "-fPIC", "-shared"]
 
 
-class BuildKernel(build_ext):
-    """Compiles one shared library; a failure is a warning."""
+class Library(NamedTuple):
+    source: str
+    headers: tuple[str, ...]
+    without: str  # what happens if it is not there
+
+
+LIBRARIES = {
+    "jaxrl_hpc.replay.native.libsum_tree": Library(
+        "jaxrl_hpc/replay/native/sum_tree.cc",
+        ("jaxrl_hpc/replay/native/layout.h", "jaxrl_hpc/replay/native/descend.h"),
+        "prioritised replay uses its slower pure JAX tree",
+    ),
+    "jaxrl_hpc.envs.outside.libpulse": Library(
+        "jaxrl_hpc/envs/outside/pulse.cc", (), "envpool's steps have no deadline"
+    ),
+}
+
+
+class BuildLibraries(build_ext):
+    """Compiles shared libraries; a failure is a warning."""
 
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name))
@@ -31,24 +46,23 @@ class BuildKernel(build_ext):
         try:
             import jax.ffi
 
-            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", SOURCE, "-o", str(target)]
+            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", *ext.sources, "-o", str(target)]
             subprocess.run(command, check=True, capture_output=True, text=True)
         except (ImportError, OSError, subprocess.CalledProcessError) as error:
             detail = getattr(error, "stderr", "") or str(error)
-            warnings.warn(
-                f"the native sum tree was not compiled, the pure JAX one will be used: {detail}", stacklevel=1
-            )
+            library = LIBRARIES[ext.name]
+            warnings.warn(f"{library.source} was not compiled, {library.without}: {detail}", stacklevel=1)
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"  # loaded by ctypes: no Python ABI in its name
 
     def copy_extensions_to_source(self) -> None:
-        built = Path(self.get_ext_fullpath(self.extensions[0].name))
-        source = Path(self.build_lib) / LIBRARY
-        for candidate in (built, source):
-            if candidate.is_file() and candidate.resolve() != Path(LIBRARY).resolve():
-                self.copy_file(str(candidate), LIBRARY)
-                return
+        for ext in self.extensions:
+            place = Path(self.get_ext_filename(ext.name))
+            for candidate in (Path(self.get_ext_fullpath(ext.name)), Path(self.build_lib) / place):
+                if candidate.is_file() and candidate.resolve() != place.resolve():
+                    self.copy_file(str(candidate), str(place))
+                    break
 
 
 class BinaryDistribution(Distribution):
@@ -59,7 +73,10 @@ class BinaryDistribution(Distribution):
 
 
 setup(
-    ext_modules=[Extension("jaxrl_hpc.replay.native.libsum_tree", [SOURCE], depends=HEADERS)],
-    cmdclass={"build_ext": BuildKernel},
+    ext_modules=[
+        Extension(name, [library.source], depends=list(library.headers))
+        for name, library in LIBRARIES.items()
+    ],
+    cmdclass={"build_ext": BuildLibraries},
     distclass=BinaryDistribution,
 )

@@ -5,7 +5,7 @@ examples:
   jaxrl-hpc doctor --no-mpi
   jaxrl-hpc doctor --mpiexec /opt/mpi/bin/mpiexec --deadline 120
 
-Looks at versions, devices, threads, memory, the compilation cache, the compiled replay kernel, Slurm, and
+Looks at versions, devices, threads, memory, the compilation cache, compiled parts, Slurm, and
 starts two MPI ranks that do an mpi4jax allreduce inside jit and use a one-sided window.
 
 exit codes: 0 all that is needed works; 1 something is broken. What is merely absent (MPI on a laptop,

@@ -121,17 +121,19 @@ def compilation_cache() -> Check:
     return Check("compilation cache", OK, f"{folder}: {len(files)} files, {size:.0f} MiB")
 
 
-def replay_kernel() -> Check:
+def compiled_parts() -> Check:
+    from jaxrl_hpc.envs.outside import pulse
     from jaxrl_hpc.replay import native
 
-    if native.available():
-        return Check("replay kernel", OK, "the compiled sum tree is loaded")
-    return Check(
-        "replay kernel",
-        NOTE,
-        "the compiled sum tree is missing: prioritised replay uses the slower pure JAX one, same results",
-        "With a C++ compiler: pip install -e . --no-build-isolation",
-    )
+    missing = []
+    if not native.available():
+        missing.append("the sum tree (prioritised replay uses the slower pure JAX one, same results)")
+    if not pulse.available():
+        missing.append("the pulse (steps of LunarLander and Atari games have no deadline)")
+    if not missing:
+        return Check("compiled parts", OK, "the sum tree and the pulse are loaded")
+    advice = "With a C++ compiler: pip install -e . --no-build-isolation"
+    return Check("compiled parts", NOTE, f"missing: {', '.join(missing)}", advice)
 
 
 def slurm() -> Check:
@@ -159,7 +161,7 @@ def extras() -> Check:
 
 def local_checks() -> Iterator[Check]:
     """All that needs no other process."""
-    for check in (versions, devices, threads, memory, compilation_cache, replay_kernel, extras, slurm):
+    for check in (versions, devices, threads, memory, compilation_cache, compiled_parts, extras, slurm):
         yield check()
 
 

@@ -5,9 +5,8 @@
             copies is spent on that
 
 A pool is made, with its seed, when the program is traced, and its address is part of the program: so the
-number of copies is that of the trace. Evaluation has pools of its own (`envpool_simulator.py`). Nobody sees a
-step of all copies begin or end from outside, so that one that hangs cannot be told from learning that takes
-long: there is no deadline here. `env.interface=callback` has one.
+number of copies is that of the trace. Evaluation has pools of its own (`envpool_simulator.py`). A step that
+hangs cannot be interrupted or dropped, as it can with `env.interface=callback`: it ends the run (`pulse.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -25,7 +25,8 @@ from jax.experimental import io_callback
 
 from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.envs.outside.envpool_simulator import PoolTask, go_on, make_pool, reset_some
-from jaxrl_hpc.envs.outside.host import Host
+from jaxrl_hpc.envs.outside.host import MAKING_SECONDS, Host
+from jaxrl_hpc.envs.outside.pulse import Call, Pulse
 from jaxrl_hpc.envs.outside.simulator import FAULTS, OutsideConfig, describe_exception
 from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep
 
@@ -57,9 +58,11 @@ class PoolHost(Host):
         super().__init__(spec, lambda copies: None, config)  # type: ignore[arg-type, return-value]
         self.task = task
         self.pools: dict[int, TracedPool] = {}
+        self.pulse = Pulse(config.deadline_seconds, self._hung)
 
     def pool(self, copies: int) -> TracedPool:
         if copies not in self.pools:
+            self.pulse.start()
             words = np.random.SeedSequence([self.seed, world().rank]).generate_state(1)
             made = make_pool(self.task, copies, int(words[0]))
             handle, _, _, step = made.xla()
@@ -106,14 +109,27 @@ class PoolHost(Host):
     def _telling(self, doing: str) -> Iterator[None]:
         """Faults become the host's one sentence: a callback's traceback tells the user nothing."""
         try:
-            yield
+            with self.pulse.busy(doing, max(MAKING_SECONDS, self.config.deadline_seconds)):
+                yield
         except FAULTS as error:
             self._fail(self._sentence(f"{doing} {describe_exception(error)}"))
+
+    def _hung(self, call: Call, step: int) -> None:
+        """In the thread that watches: nothing but the end of the job frees the program."""
+        if call.doing:
+            text = f"{call.doing} did not end within {call.seconds:g} s"
+        else:
+            self.steps = step
+            text = f"its copies did not return within env.deadline_seconds = {call.seconds:g}"
+        advice = "env.interface=callback with env.on_error=reset drops such episodes and goes on"
+        print(f"error: {self._sentence(text)}; {advice}", file=sys.stderr)
+        world().abort(2)
 
     def forget(self) -> None:
         """Nothing: tickets are those of this process, and the pools are part of its programs."""
 
     def close(self) -> None:
+        self.pulse.close()
         while self.pools:
             self.pools.popitem()[1].pool.close()
 
@@ -143,7 +159,9 @@ def env_of_pool(host: PoolHost) -> Env:
         steps = state.steps + 1
 
         def advance() -> tuple[PoolState, EnvStep]:
-            handle, (obs, reward, failed, limit, _) = pool.step(state.handle, action)
+            marked = host.pulse.begin(state.handle, steps)
+            handle, (obs, reward, failed, limit, _) = pool.step(marked, action)
+            handle = host.pulse.end(handle, steps)
             done, sane = failed | limit, jnp.isfinite(reward)
             if jnp.issubdtype(obs.dtype, jnp.floating):
                 sane &= jnp.isfinite(obs.reshape(copies, -1)).all(axis=1)
