@@ -146,7 +146,10 @@ def config_of(case: Case) -> configs.Config:
         f"eval_every={9_600 if case.group == 'solve' else 0}", "final_eval_episodes=16", "eval_episodes=16",
     ]  # fmt: skip
     changes = [f"workflow.{w}" for w in words] + [f"run.{w}" for w in run]
-    changes += ["agent.vtrace=true"] if case.agent == "a2c" else []
+    if case.agent == "a2c":
+        changes.append("agent.vtrace=true")
+        if case.env != "ExaBooster-v0":  # what the recorded runs had
+            changes += ["agent.learning_rate=3e-3", "agent.normalise.reward=false"]
     changes += ["agent.batch_size=63"] if case.agent == "dyna_q" else []  # 1, 3 and 7 planners divide it
     base = "exabooster_a2c" if case.env == "ExaBooster-v0" else BASES[case.agent]
     return configs.load(base, [f"env.name={case.env}", *changes])
