@@ -248,7 +248,7 @@ def write_page() -> None:
             "The settings of A3C were chosen with `fused` and `workflow.actor_lag` of 2 and 4 on seeds 100 "
             "to 107, which are not among these: steps of 1e-3, unrolls of 8, standardised advantages and an "
             "entropy bonus of 0.02. With unrolls of 16 and without the other two, two to four of eight seeds "
-            "ended between 150 and 350. Those of IMPALA were chosen likewise, with lags of 4 and 8: rewards in "
+            "ended between 150 and 350. Those of IMPALA were chosen likewise, at lags of 4 and 8: rewards in "
             "units of the return's deviation, and steps of 2e-3.",
             "",
         ]
