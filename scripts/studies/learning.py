@@ -86,6 +86,7 @@ STUDIES = {
         "The reward for reaching the flag is 100 minus the effort; without exploration nothing is found.",
         (
             Entry("td3", "mountain_car_continuous_td3", 8, 80),
+            Entry("ddpg", "mountain_car_continuous_ddpg", 8, 80),
             Entry("ppo", "mountain_car_continuous_ppo", 8, 80),
         ),
     ),
