@@ -64,11 +64,12 @@ STUDIES = {
     ),
     "acrobot": Study(
         "Acrobot-v1",
-        "Reward is −1 a step until the tip is up; DQN's budget is 200k steps, the others' 500k.",
+        "Reward is −1 a step until the tip is up; the budget of DQN is 200k steps, of Dyna-Q 50k, of the others 500k.",
         (
             Entry("dqn", "acrobot_dqn", 16, -95),
             Entry("ppo", "acrobot_ppo", 8, -95),
             Entry("a2c", "acrobot_a2c", 8, -95),
+            Entry("dyna_q", "acrobot_dyna_q", 8, -95),
         ),
     ),
     "pendulum": Study(
