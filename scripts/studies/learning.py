@@ -64,7 +64,7 @@ STUDIES = {
     ),
     "acrobot": Study(
         "Acrobot-v1",
-        "Reward is −1 a step until the tip is up; the budget of DQN is 200k steps, of Dyna-Q 50k, of the others 500k.",
+        "Reward is −1 a step until the tip is up; DQN has 200k steps, Dyna-Q 50k, the others 500k.",
         (
             Entry("dqn", "acrobot_dqn", 16, -95),
             Entry("ppo", "acrobot_ppo", 8, -95),
