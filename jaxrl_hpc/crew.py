@@ -26,8 +26,8 @@ from jaxrl_hpc.io.shards import ShardedCheckpointer
 from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.job_fleet import JobFleet
 from jaxrl_hpc.types import PyTree
-from jaxrl_hpc.workflows.arrivals import Kept
 from jaxrl_hpc.workflows.engine import Engine
+from jaxrl_hpc.workflows.kept import Kept
 
 
 class Crew(JobFleet):

@@ -28,31 +28,11 @@ from jaxrl_hpc.io.tracking import make_tracker
 from jaxrl_hpc.pictures import draw_run
 from jaxrl_hpc.pieces import shares_of
 from jaxrl_hpc.rollout import Evaluation
+from jaxrl_hpc.schedule import Schedule
 from jaxrl_hpc.signals import StopSignals
 from jaxrl_hpc.summary import describe, params_hash, spread_over_seeds
 
 FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
-
-
-class Schedule(NamedTuple):
-    """The run in iterations after the warm-up."""
-
-    total: int
-    chunk: int
-    evaluate_every: int  # iterations, a multiple of chunk; 0: only at the end
-
-    @classmethod
-    def of(cls, config: Config, parts: Parts, until: int | None = None) -> Schedule:
-        """The config's schedule, or its beginning: whole chunks up to `until` environment steps."""
-        per = parts.workflow.steps_per_iteration
-        run = config.run
-        total = -(-(run.total_env_steps - parts.workflow.warmup_steps) // per)
-        chunk = max(1, min(run.log_every // per, total))
-        every = max(1, round(run.eval_every / (chunk * per))) * chunk if run.eval_every else 0
-        if until is not None and until < run.total_env_steps:
-            chunks = round((until - parts.workflow.warmup_steps) / (per * chunk))
-            total = min(total, max(1, chunks) * chunk)
-        return cls(total, chunk, every)
 
 
 class Stretch(NamedTuple):

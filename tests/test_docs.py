@@ -51,6 +51,11 @@ def test_every_result_is_in_the_index():
     assert not missing, "run python scripts/studies/index.py"
 
 
+def test_agents_page_lists_all_configs():
+    page = (DOCS / "agents.md").read_text()
+    assert study("pairs").with_table(page) == page, "run python scripts/studies/pairs.py"
+
+
 def test_environments_page_lists_what_a_config_can_name():
     page = (DOCS / "environments.md").read_text()
     assert study("environments").with_table(page) == page, "run python scripts/studies/environments.py"

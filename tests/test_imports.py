@@ -15,7 +15,7 @@ LAYERS = [
     ["registry", "run_config"],
     ["config"],
     ["build", "machine", "signals"],
-    ["fleet", "summary", "pieces", "pictures"],
+    ["fleet", "summary", "schedule", "pieces", "pictures"],
     ["hosted", "job_fleet"],
     ["crew", "workers"],
     ["trainer"],

@@ -30,8 +30,8 @@ def ours(case: Any) -> Work:
     from jaxrl_hpc import config as configs
     from jaxrl_hpc import machine
     from jaxrl_hpc.build import build
+    from jaxrl_hpc.schedule import Schedule
     from jaxrl_hpc.train import lanes_of, make_fleet
-    from jaxrl_hpc.trainer import Schedule
 
     config = configs.from_dict(case.ours)
     lanes = lanes_of(config)

@@ -9,6 +9,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import re
 
 KINDS = ("agents", "envs", "replays", "workflows", "configs", "sweeps")
 
@@ -17,8 +18,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS)
 
 
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().splitlines()[0] if text else ""
+def _first_sentence(lines: list[str]) -> str:
+    """Of the first paragraph; examples, which are indented, end it too."""
+    words: list[str] = []
+    for line in lines:
+        if not line.strip() or (words and line.startswith("  ")):
+            break
+        words.append(line.strip())
+    return re.split(r"(?<=\.) (?=[A-Z])", " ".join(words))[0].removesuffix(":")
+
+
+def _comment(text: str) -> list[str]:
+    """Lines of a config's comment, without the one for editors."""
+    lines = [line[1:].removeprefix(" ") for line in text.splitlines() if line.startswith("#")]
+    return [line for line in lines if not line.startswith("yaml-language-server")]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,13 +51,11 @@ def run(args: argparse.Namespace) -> int:
                 name = str(path.relative_to(folder).with_suffix(""))
                 if name not in seen and not name.startswith("sweeps"):
                     seen.add(name)
-                    comment = [t[1:].strip() for t in path.read_text().splitlines() if t.startswith("# ")]
-                    comment = [t for t in comment if not t.startswith("yaml-language-server")]
-                    table.add_row(name, comment[0] if comment else "")
+                    table.add_row(name, _first_sentence(_comment(path.read_text())))
     else:
         section = {"agents": "agent", "envs": "env", "replays": "replay", "workflows": "workflow"}[args.kind]
         for name, component in registry.SECTIONS[section].items():
             module = sys.modules[component.config.__module__]
-            table.add_row(name, _first_line(module.__doc__))
+            table.add_row(name, _first_sentence((module.__doc__ or "").strip().splitlines()))
     Console().print(table)
     return 0

@@ -125,6 +125,16 @@ class Ranks:
             return next(iter(where))
         return "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in where.items())
 
+    def communicator(self, who: str) -> Any:
+        """Of all ranks; of this process alone if it was started without a launcher."""
+        if self.comm is not None:
+            return self.comm
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise UserError(f'{who} needs MPI ({error}): pip install -e ".[mpi]"') from None
+        return MPI.COMM_SELF
+
     def abort(self, status: int) -> None:
         """End the whole job at once."""
         sys.stdout.flush()

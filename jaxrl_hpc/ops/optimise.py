@@ -42,11 +42,10 @@ def init(config: OptimiserConfig, hypers: dict[str, Array], params: PyTree) -> P
     return _adam(config, hypers).init(params)
 
 
-def clip_scale(grads: PyTree, max_norm: Array) -> tuple[Array, Array]:
-    """(factor that brings grads to max_norm or less, global norm); max_norm 0 leaves them alone."""
-    norm = optax.tree.norm(grads)
-    limited = jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
-    return jnp.where(max_norm > 0, limited, 1.0), norm
+def clip_scale(grads: PyTree, max_norm: Array) -> Array:
+    """The factor that brings grads to max_norm or less; max_norm 0 leaves them alone."""
+    limited = jnp.minimum(1.0, max_norm / jnp.maximum(optax.tree.norm(grads), 1e-12))
+    return jnp.where(max_norm > 0, limited, 1.0)
 
 
 def rate(config: OptimiserConfig, hypers: dict[str, Array], progress: Array) -> Array:
@@ -67,7 +66,7 @@ def update(
     grads: PyTree,
 ) -> tuple[PyTree, PyTree]:
     """One optimiser step -> (params, opt)."""
-    scale, _ = clip_scale(grads, hypers["max_grad_norm"])
+    scale = clip_scale(grads, hypers["max_grad_norm"])
     grads = jax.tree.map(lambda g: g * scale, grads)
     updates, opt = _adam(config, hypers).update(grads, opt, params)
     size = rate(config, hypers, progress)

@@ -23,32 +23,11 @@ from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.workflows.ages import Ages
+from jaxrl_hpc.workflows.kept import Kept
 from jaxrl_hpc.workflows.messages import Acting, ActorState, Message
 from jaxrl_hpc.workflows.schedules import Entry, Recorder, Replayed
 
 ALL = 2**31
-
-
-class Kept(NamedTuple):
-    """What a checkpoint keeps of actors and messages; NumPy arrays."""
-
-    ids: np.ndarray  # [A] int64 actors
-    states: np.ndarray  # [A, bytes] uint8 packed ActorState
-    pending: np.ndarray  # [M, bytes] uint8 messages not yet learned from, in order
-    versions: np.ndarray  # [H] int64
-    params: np.ndarray  # [H, bytes] uint8 packed parameters of these versions
-    taken: int  # entries of the schedule so far
-    dropped: int  # unrolls too old to be used, so far
-    lost: int  # by the transport, so far
-
-    @classmethod
-    def nothing(cls, acting: Acting) -> Kept:
-        def none(width: int) -> np.ndarray:
-            return np.zeros((0, width), np.uint8)
-
-        no = np.zeros(0, np.int64)
-        state, message, params = (none(p.nbytes) for p in (acting.state, acting.message, acting.params))
-        return cls(no, state, message, no, params, 0, 0, 0)
 
 
 class Queued(NamedTuple):

@@ -30,7 +30,8 @@ from jaxrl_hpc.types import Array, Metrics, PyTree
 from jaxrl_hpc.workflows import ages
 from jaxrl_hpc.workflows.acting import Actor
 from jaxrl_hpc.workflows.apart import ApartConfig
-from jaxrl_hpc.workflows.arrivals import Kept, Mailbox
+from jaxrl_hpc.workflows.arrivals import Mailbox
+from jaxrl_hpc.workflows.kept import Kept
 from jaxrl_hpc.workflows.learner import Learning, State, Team, mark
 from jaxrl_hpc.workflows.messages import Acting, make_acting
 from jaxrl_hpc.workflows.schedules import Recorder, Replayed, file_of

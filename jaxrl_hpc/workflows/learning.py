@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from jaxrl_hpc.types import Agent, Array, Batch, LearnerState, Metrics, PyTree, Replay, Transition
+from jaxrl_hpc.types import Agent, Array, Batch, LearnerState, Metrics, PyTree, Replay, Transition, UpdateInfo
 
 
 def as_batch(trajectory: Transition) -> Batch:
@@ -24,15 +25,16 @@ def learn(
 ) -> tuple[LearnerState, Metrics, Array]:
     """All updates that one batch is good for -> (state, mean metrics, priorities of the last)."""
     plan_key, grad_key = jax.random.split(key)
+
+    def one(state: LearnerState, item: tuple[Batch, Array]) -> tuple[LearnerState, UpdateInfo]:
+        grads, info = agent.gradient(state, *item)
+        grads = reduce(grads)
+        metrics = info.metrics | {"grad_norm": optax.tree.norm(grads)}
+        return agent.apply(state, grads), info._replace(metrics=metrics)
+
     if agent.plan is None:
-        grads, info = agent.gradient(state, batch, grad_key)
-        return agent.apply(state, reduce(grads)), info.metrics, info.priority
-
-    def one(state: LearnerState, item: tuple[Batch, Array]):
-        part, part_key = item
-        grads, info = agent.gradient(state, part, part_key)
-        return agent.apply(state, reduce(grads)), info
-
+        state, info = one(state, (batch, grad_key))
+        return state, info.metrics, info.priority
     batches = agent.plan(state, batch, plan_key)
     num_batches = jax.tree.leaves(batches)[0].shape[0]
     state, infos = jax.lax.scan(one, state, (batches, jax.random.split(grad_key, num_batches)))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from jaxrl_hpc import rollout
@@ -208,8 +209,10 @@ def gradients(
 
     def apply(work: Work, local: Local, received: PyTree):
         grads, metrics, priority = received
-        learner = agent.apply(work.shared.learner, jax.tree.map(lambda x: x / size, grads))
-        sums = {name: work.sums.get(name, 0.0) + value / size for name, value in metrics.items()}
+        grads, metrics = jax.tree.map(lambda x: x / size, (grads, metrics))
+        learner = agent.apply(work.shared.learner, grads)
+        metrics = metrics | {"grad_norm": optax.tree.norm(grads)}
+        sums = {name: work.sums.get(name, 0.0) + value for name, value in metrics.items()}
         work = work._replace(shared=work.shared._replace(learner=learner), sums=sums, done=work.done + 1)
         return work._replace(part=work.part + 1, priority=priority), local, ()
 

@@ -87,7 +87,7 @@ class Workshop:
             raise UserError(f"{wanted} do not fit a job of {ranks.size} rank(s): start as many")
         self.watchdog, self.number = watchdog, min(ranks.rank, workers - 1)
         self._worker = self._make_worker(hypers["agent"])
-        self.everyone = _communicator(ranks)
+        self.everyone = ranks.communicator("workflow parameter_server")
         works = ranks.rank < workers
         if ranks.size > 1:
             self.ranks = Ranks(ranks.comm.Split(0 if works else 1, ranks.rank))
@@ -135,7 +135,7 @@ class Workshop:
 
     def open(self, state: State, folder: Path, record: bool, replayed: str) -> None:
         """Parameters to where all workers find them; what is needed for schedules."""
-        config, comm = self.config, _communicator(self.ranks)
+        config, comm = self.config, self.ranks.communicator("workflow parameter_server")
         if (record or replayed) and config.rule == "hogwild":
             raise UserError("run.record_schedule: hogwild's stores race by design and cannot be repeated")
         self.settings = self.settings._replace(ordered=bool(record or replayed))
@@ -288,14 +288,3 @@ class Workshop:
             for data in self.circulation.take(before):
                 own = self._programs["absorb"](own, self._unrolls.unpack(data))
         return own
-
-
-def _communicator(ranks: Ranks) -> Any:
-    """Of all ranks; of this process alone if it was started without a launcher."""
-    if ranks.comm is not None:
-        return ranks.comm
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise UserError(f'workflow parameter_server needs MPI ({error}): pip install -e ".[mpi]"') from None
-    return MPI.COMM_SELF

@@ -18,7 +18,8 @@ from jaxrl_hpc.io.trace import Trace
 from jaxrl_hpc.signals import StopSignals
 from jaxrl_hpc.workflows import ages
 from jaxrl_hpc.workflows.acting import Actor
-from jaxrl_hpc.workflows.arrivals import Kept, Mailbox
+from jaxrl_hpc.workflows.arrivals import Mailbox
+from jaxrl_hpc.workflows.kept import Kept
 from jaxrl_hpc.workflows.messages import make_acting
 from jaxrl_hpc.workflows.schedules import Entry, Recorder, Replayed, file_of
 from tests.mpi import apart

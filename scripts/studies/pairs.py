@@ -1,0 +1,42 @@
+"""The table of configs in docs/agents.md: which agent is ready for which environment.
+
+Run it after adding a config: python scripts/studies/pairs.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "agents.md"
+BEGIN, END = "<!-- table: made by scripts/studies/pairs.py -->", "<!-- end of table -->"
+
+
+def table() -> str:
+    """Names of configs in configs/, by environment and agent."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for path in sorted((ROOT / "configs").glob("*.yaml")):
+        config: Any = configs.load(path)
+        agents = found.setdefault(config.env.name, {})
+        agents.setdefault(config.agent.name, []).append(f"[`{path.stem}`](../configs/{path.name})")
+    lines = ["| environment | configs |", "|---|---|"]
+    for env, agents in sorted(found.items()):
+        names = [name for agent in registry.AGENTS for name in agents.get(agent, [])]
+        lines.append(f"| `{env}` | {', '.join(names)} |")
+    return "\n".join(lines)
+
+
+def with_table(text: str) -> str:
+    """The page with the present table."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))
+    print(f"written to {PAGE}")
