@@ -5,7 +5,8 @@ python -m tests.mpi.apart FOLDER CASE…
 A case is NAME or NAME:key=value;key=value, where keys are dotted config keys; see CASES. `+` before a name
 resumes the run that the case of this name left in FOLDER. Hooks stand in for what happens to real jobs:
 `@signal=RANK:UNROLL` sends SIGUSR1 to a rank at or after an unroll, `@slow=ACTOR:SECONDS` makes unrolls slow,
-`@hang=ACTOR:UNROLL` lets an unroll never end, `@windows=REASON` makes the self-test of one-sided memory fail.
+`@hang=ACTOR:UNROLL` lets an unroll never end, `@windows=REASON` makes the self-test of one-sided memory fail,
+`@meet=UNROLLS` keeps actors side by side over the first unrolls, so that none is late for a short run.
 """
 
 from __future__ import annotations
@@ -68,8 +69,21 @@ def config_of(name: str, changes: list[str]) -> configs.Config:
     return configs.from_dict(data)
 
 
-def hooks(texts: list[str]) -> None:
-    """Replaces the actor's `act` by one to which things happen."""
+def meet(folder: Path, number: int, actors: int, unroll: int) -> None:
+    """An actor begins an unroll when all others have begun the one before."""
+    folder.mkdir(exist_ok=True)
+    mine = folder / f"{number}"
+    mine.with_suffix(".new").write_text(str(unroll))
+    os.replace(mine.with_suffix(".new"), mine)
+    others = [folder / f"{other}" for other in range(actors)]
+    deadline = time.monotonic() + 300
+    while any(not path.exists() or int(path.read_text()) < unroll - 1 for path in others):
+        assert time.monotonic() < deadline, f"actor {number} met nobody at unroll {unroll}"
+        time.sleep(0.001)
+
+
+def hooks(meeting: Path, texts: list[str]) -> None:
+    """Replaces the actor's `act` by one to which things happen; `meeting` is a folder for `@meet`."""
     plain = acting.Actor.__dict__.get("_plain", acting.Actor.act)
     acting.Actor._plain = plain  # type: ignore[attr-defined]
     told = dict(text[1:].split("=") for text in texts)
@@ -81,6 +95,8 @@ def hooks(texts: list[str]) -> None:
         rank, number = (told.get("signal") or "-1:0").split(":")
         if self.roles.rank == int(rank) and self.state.sequence >= int(number) and not sent:
             sent.append(os.kill(os.getpid(), signal.SIGUSR1))
+        if self.state.sequence < int(told.get("meet", 0)):
+            meet(meeting, self.roles.number, self.roles.actors, int(self.state.sequence))
         actor, seconds = (told.get("slow") or "-1:0").split(":")
         if self.roles.number == int(actor):
             time.sleep(float(seconds))  # a slow simulator
@@ -115,7 +131,7 @@ def params(folder: Path) -> list[float]:
 def run(folder: Path, text: str) -> dict[str, Any]:
     name, _, rest = text.lstrip("+").partition(":")
     words = rest.split(";") if rest else []
-    hooks([word for word in words if word.startswith("@")])
+    hooks(folder / f"meeting-{name}", [word for word in words if word.startswith("@")])
     config = config_of(name, [word.replace("FOLDER", str(folder)) for word in words if word[0] != "@"])
     outcome = train(config, folder / name, resume=text.startswith("+"), say=lambda _: None)
     if world().rank:
