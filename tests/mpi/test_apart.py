@@ -39,7 +39,7 @@ def three(folder):
         folder,
         f"a2c-record:{RECORD};{BOUNDED};@slow=1:0.03;@meet=4",
         f"a2c-replay:{BOUNDED};run.replay_schedule=FOLDER/a2c-record;run.profile=true",
-        f"{ELASTIC};@signal=2:30",
+        f"{ELASTIC};@signal=2:30;@meet=30",
         f"a2c-broken:{apart.BROKEN};@meet=4",
     )
 
