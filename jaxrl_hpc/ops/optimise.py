@@ -42,6 +42,11 @@ def init(config: OptimiserConfig, hypers: dict[str, Array], params: PyTree) -> P
     return _adam(config, hypers).init(params)
 
 
+def gradient_norm(grads: PyTree) -> Array:
+    """Over all parameters; what an agent sends along with its gradients does not count."""
+    return optax.tree.norm(grads["params"] if isinstance(grads, dict) and "params" in grads else grads)
+
+
 def clip_scale(grads: PyTree, max_norm: Array) -> Array:
     """The factor that brings grads to max_norm or less; max_norm 0 leaves them alone."""
     limited = jnp.minimum(1.0, max_norm / jnp.maximum(optax.tree.norm(grads), 1e-12))

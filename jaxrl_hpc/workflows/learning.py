@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from jaxrl_hpc.ops.optimise import gradient_norm
 from jaxrl_hpc.types import Agent, Array, Batch, LearnerState, Metrics, PyTree, Replay, Transition, UpdateInfo
 
 
@@ -29,7 +29,7 @@ def learn(
     def one(state: LearnerState, item: tuple[Batch, Array]) -> tuple[LearnerState, UpdateInfo]:
         grads, info = agent.gradient(state, *item)
         grads = reduce(grads)
-        metrics = info.metrics | {"grad_norm": optax.tree.norm(grads)}
+        metrics = info.metrics | {"grad_norm": gradient_norm(grads)}
         return agent.apply(state, grads), info._replace(metrics=metrics)
 
     if agent.plan is None:

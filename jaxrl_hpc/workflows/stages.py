@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
 
 from jaxrl_hpc import rollout
 from jaxrl_hpc.comm.collectives import fingerprint
+from jaxrl_hpc.ops.optimise import gradient_norm
 from jaxrl_hpc.replay.global_sampling import part_of
 from jaxrl_hpc.rollout import RolloutState
 from jaxrl_hpc.types import Agent, Array, Batch, Env, PyTree, Replay, SharedReplay
@@ -211,7 +211,7 @@ def gradients(
         grads, metrics, priority = received
         grads, metrics = jax.tree.map(lambda x: x / size, (grads, metrics))
         learner = agent.apply(work.shared.learner, grads)
-        metrics = metrics | {"grad_norm": optax.tree.norm(grads)}
+        metrics = metrics | {"grad_norm": gradient_norm(grads)}
         sums = {name: work.sums.get(name, 0.0) + value for name, value in metrics.items()}
         work = work._replace(shared=work.shared._replace(learner=learner), sums=sums, done=work.done + 1)
         return work._replace(part=work.part + 1, priority=priority), local, ()

@@ -120,6 +120,19 @@ def test_without_reaching_the_limit_the_kl_stop_changes_nothing():
     for options in ({}, {"kl_stop": True, "kl_limit": 1e6}):
         parts, acted, _ = start(SMALL | options)
         data = unroll(parts, acted, 16, 8)
-        learn = jax.jit(lambda s, b, k, agent=parts.agent: learning.learn(agent, s, b, k)[0].params)
-        results.append(learn(acted, learning.as_batch(data), jax.random.key(0)))
+        learn = jax.jit(lambda s, b, k, agent=parts.agent: learning.learn(agent, s, b, k)[:2])
+        state, metrics = learn(acted, learning.as_batch(data), jax.random.key(0))
+        results.append((state.params, metrics))  # gradient norms among them: the KL divergence is not in them
     jax.tree.map(np.testing.assert_array_equal, *results)
+
+
+def test_the_gradient_norm_is_told():
+    parts, acted, _ = start(SMALL | {"epochs": 1, "minibatches": 1})
+    batch = learning.as_batch(unroll(parts, acted, 16, 8))
+    _, metrics, _ = jax.jit(lambda s, b, k: learning.learn(parts.agent, s, b, k))(
+        acted, batch, jax.random.key(0)
+    )
+    one = jax.tree.map(lambda x: x[0], parts.agent.plan(acted, batch, jax.random.key(0)))
+    grads, _ = parts.agent.gradient(acted, one, jax.random.key(0))
+    expected = np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in jax.tree.leaves(grads)))
+    np.testing.assert_allclose(metrics["grad_norm"], expected, rtol=1e-4)
