@@ -276,8 +276,8 @@ def write_page() -> None:
             "## Breakout (ALE)",
             "",
             "One seed each of IMPALA and Ape-X on the real game: how fast it goes here, and how it begins. "
-            f"Actions (of four frames) per second: {', '.join(rates)}, with other work of low priority on "
-            "the same two cores. IMPALA made one update of every 320 actions, Ape-X one of every eight: a "
+            f"Actions (of four frames) per second: {', '.join(rates)}, with three ranks on two cores. "
+            "IMPALA made one update of every 320 actions, Ape-X one of every eight: a "
             "score near that of [random play](atari_breakout.md) means that nothing was learned yet.",
             "",
             "![returns](asynchronous_atari.png)",
