@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,12 @@ def test_wandb_offline(tmp_path: Path, monkeypatch) -> None:
     interrupted(config, tmp_path / "run", monkeypatch)
     parts = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(parts) == 2 and len({part.name for part in parts}) == 1  # one run in two parts
-    history = [item for part in parts for item in read_history(part)]
+    deadline = time.monotonic() + 60  # a process of wandb's own writes them, and may do so a little later
+    while len(history := [item for part in parts for item in read_history(part)]) < len(
+        logged(tmp_path / "run")
+    ):
+        assert time.monotonic() < deadline, f"wandb has written only {history}"
+        time.sleep(0.1)
     assert {int(h["env_steps"]): h["train/loss"] for h in history} == pytest.approx(logged(tmp_path / "run"))
     assert len(history) == len(logged(tmp_path / "run"))
 
