@@ -4,7 +4,8 @@
     python scripts/studies/asynchronous.py --page                        only write the page
 
 One job per entry trains its seeds one after the other; finished ones are skipped, broken ones resumed. Runs
-go to runs/studies/asynchronous/<entry>/<seed>; the page is docs/results/asynchronous.md.
+go to runs/studies/asynchronous/<entry>/<seed>; the page is docs/results/asynchronous.md. Sections without
+any run in that folder are kept as the page has them.
 """
 
 from __future__ import annotations
@@ -219,6 +220,27 @@ def vtrace_figure(found: dict[str, list[RunData]]) -> Figure:
     return figure
 
 
+def footer(entries: list[Entry], found: dict[str, list[RunData]]) -> list[str]:
+    """What is missing of a section, and the commits of what is there."""
+    missing = [entry.name for entry in entries if entry.name not in found]
+    names = sorted({str(run.summary["commit"])[:10] for runs in found.values() for run in runs})
+    lines = [f"Not yet run: {', '.join(missing)}.", ""] if missing else []
+    return [*lines, f"Commits: {', '.join(f'`{name}`' for name in names)}.", ""]
+
+
+def kept(heading: str) -> list[str]:
+    """A section of the present page, from its heading to the next."""
+    page = RESULTS / "asynchronous.md"
+    lines = page.read_text().splitlines() if page.exists() else []
+    if heading not in lines:
+        return []
+    begin = lines.index(heading)
+    end = next(
+        (i for i, line in enumerate(lines[begin + 1 :], begin + 1) if line.startswith("## ")), len(lines)
+    )
+    return [*lines[begin:end], ""] if lines[end - 1] else lines[begin:end]
+
+
 def write_page() -> None:
     found = {name: runs for name, entry in ENTRIES.items() if (runs := finished(entry))}
     vtrace = {entry.name: found[entry.name] for entry in VTRACE if entry.name in found}
@@ -251,6 +273,7 @@ def write_page() -> None:
             "ended between 150 and 350. Those of IMPALA were chosen likewise, at lags of 4 and 8: rewards in "
             "units of the return's deviation, and steps of 2e-3.",
             "",
+            *footer(agents(), plain),
         ]
     if vtrace:
         vtrace_figure(vtrace).savefig(RESULTS / "asynchronous_vtrace.png", dpi=110)
@@ -266,7 +289,10 @@ def write_page() -> None:
             *HEAD,
             *(row(ENTRIES[name], runs) for name, runs in vtrace.items()),
             "",
+            *footer(VTRACE, vtrace),
         ]
+    else:
+        lines += kept("## V-trace under real lag")
     if atari:
         curves(atari).savefig(RESULTS / "asynchronous_atari.png", dpi=110)
         rates = [
@@ -285,12 +311,11 @@ def write_page() -> None:
             *HEAD,
             *(row(ENTRIES[name], runs) for name, runs in atari.items()),
             "",
+            *footer(ATARI, atari),
         ]
-    missing = [name for name in ENTRIES if name not in found]
-    lines += [f"Not yet run: {', '.join(missing)}.", ""] if missing else []
-    commits = sorted({str(run.summary["commit"])[:10] for runs in found.values() for run in runs})
-    lines += [f"Commits: {', '.join(f'`{commit}`' for commit in commits)}."]
-    (RESULTS / "asynchronous.md").write_text("\n".join(lines) + "\n")
+    else:
+        lines += kept("## Breakout (ALE)")
+    (RESULTS / "asynchronous.md").write_text("\n".join(lines).rstrip() + "\n")
     print("wrote docs/results/asynchronous.md")
 
 
