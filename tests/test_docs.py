@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,13 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 
 
+STUDIES = ROOT / "scripts" / "studies"
+
+
 def study(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "studies" / f"{name}.py")
+    if str(STUDIES) not in sys.path:
+        sys.path.append(str(STUDIES))  # as when it is run: studies use files beside them
+    spec = importlib.util.spec_from_file_location(name, STUDIES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -62,9 +62,7 @@ class Control:
 
     def receive(self) -> Note | None:
         """The next note, if one has come as a whole; those of one rank stay in order."""
-        while self._inbox.begin():
-            pass
-        found = self._inbox.take()
+        found = self._inbox.next()
         if found is None:
             return None
         rank, letter = found

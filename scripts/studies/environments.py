@@ -15,6 +15,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import page_table  # beside this file
 from matplotlib.figure import Figure
 
 from jaxrl_hpc import registry
@@ -24,7 +25,7 @@ from jaxrl_hpc.io.style import MATPLOTLIB
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = ROOT / "docs" / "images" / "environments.png"
 PAGE = ROOT / "docs" / "environments.md"
-BEGIN, END = "<!-- table: made by scripts/studies/environments.py -->", "<!-- end of table -->"
+BEGIN = "<!-- table: made by scripts/studies/environments.py -->"
 STEPS = 40
 DRAWN = [
     "CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0",
@@ -178,9 +179,7 @@ def table() -> str:
 
 def with_table(text: str) -> str:
     """The page with the present table."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return page_table.replaced(text, BEGIN, table())
 
 
 def main() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import page_table  # beside this file
+
 from jaxrl_hpc import config as configs
 from jaxrl_hpc import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "agents.md"
-BEGIN, END = "<!-- table: made by scripts/studies/pairs.py -->", "<!-- end of table -->"
+BEGIN = "<!-- table: made by scripts/studies/pairs.py -->"
 
 
 def table() -> str:
@@ -32,9 +34,7 @@ def table() -> str:
 
 def with_table(text: str) -> str:
     """The page with the present table."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return page_table.replaced(text, BEGIN, table())
 
 
 if __name__ == "__main__":

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.types import Transition
 from tests.agents.numpy_check import dense
 
 GAMMA, LAMBDA = 0.9, 0.8
+
+
+def with_ends(data: Transition) -> Transition:
+    """An unroll with other rewards, and with terminations and truncations inside."""
+    random = np.random.default_rng(0)
+    ended, cut = random.random((2, *data.last.shape)) < 0.15
+    return data._replace(
+        discount=jnp.asarray(1.0 - ended, jnp.float32),
+        last=jnp.asarray(ended | cut),
+        reward=jnp.asarray(random.normal(size=data.last.shape), jnp.float32),
+    )
 
 
 def readout(params: dict, x: np.ndarray) -> np.ndarray:

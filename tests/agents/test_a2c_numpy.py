@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from jaxrl_hpc.workflows import learning
-from tests.agents.numpy_actor_critic import GAMMA, LAMBDA, estimate, look, policy
+from tests.agents.numpy_actor_critic import GAMMA, LAMBDA, estimate, look, policy, with_ends
 from tests.agents.numpy_check import as_float64, assert_gradient
 from tests.agents.onpolicy import parts_of, unroll
 
@@ -42,14 +40,7 @@ def test_gradient(case: str) -> None:
             lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), state.params
         )
     )
-    data = unroll(parts, state, 12, 4)
-    random = np.random.default_rng(0)
-    ended, cut = random.random((2, 12, 4)) < 0.15
-    data = data._replace(
-        discount=jnp.asarray(1.0 - ended, jnp.float32),
-        last=jnp.asarray(ended | cut),
-        reward=jnp.asarray(random.normal(size=(12, 4)), jnp.float32),
-    )
+    data = with_ends(unroll(parts, state, 12, 4))
     grads, _ = jax.jit(parts.agent.gradient)(state, learning.as_batch(data), jax.random.key(0))
 
     known, width = as_float64(data), options.get("lstm", 0)

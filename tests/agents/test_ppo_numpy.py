@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl_hpc.workflows import learning
-from tests.agents.numpy_actor_critic import GAMMA, LAMBDA, estimate, look, policy
+from tests.agents.numpy_actor_critic import GAMMA, LAMBDA, estimate, look, policy, with_ends
 from tests.agents.numpy_check import as_float64, assert_gradient
 from tests.agents.onpolicy import parts_of, unroll
 
@@ -47,14 +46,7 @@ def test_gradient(case: str) -> None:
     state = parts.agent.init(jax.random.key(3), hypers["agent"])
     acted = state._replace(params=moved(state.params, 0.3))
     now = state._replace(params=moved(acted.params, 0.15))
-    data = unroll(parts, acted, 12, 4)
-    random = np.random.default_rng(0)
-    ended, cut = random.random((2, 12, 4)) < 0.15
-    data = data._replace(
-        discount=jnp.asarray(1.0 - ended, jnp.float32),
-        last=jnp.asarray(ended | cut),
-        reward=jnp.asarray(random.normal(size=(12, 4)), jnp.float32),
-    )
+    data = with_ends(unroll(parts, acted, 12, 4))
     batches = jax.jit(parts.agent.plan)(acted, learning.as_batch(data), jax.random.key(0))
     batch = jax.tree.map(lambda x: x[0], batches)
     grads, info = jax.jit(parts.agent.gradient)(now, batch, jax.random.key(1))

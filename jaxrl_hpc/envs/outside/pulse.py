@@ -9,7 +9,6 @@ suspended is not ended when it goes on. Without the compiled library there is no
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_hpc.ops.foreign import register
 from jaxrl_hpc.types import Array
 
 LIBRARY = Path(__file__).with_name("libpulse.so")
@@ -29,12 +29,7 @@ BEGUN, ENDED, STEP = range(3)  # places of the memory
 @functools.cache
 def available() -> bool:
     """Whether the library is there; loads and registers it the first time."""
-    try:
-        library = ctypes.cdll.LoadLibrary(str(LIBRARY))
-    except OSError:
-        return False
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.PulseMark), platform="cpu")
-    return True
+    return register(LIBRARY, {TARGET: "PulseMark"})
 
 
 class Call(NamedTuple):

@@ -6,7 +6,6 @@ so that `vmap` neither copies nor slices trees. Their results equal those of `su
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_hpc.ops.foreign import register
 from jaxrl_hpc.replay.sum_tree import Layout
 from jaxrl_hpc.types import Array
 
@@ -29,14 +29,7 @@ _TARGETS = {
 @functools.cache
 def available() -> bool:
     """Whether the library is there; loads and registers it the first time."""
-    try:
-        library = ctypes.cdll.LoadLibrary(str(LIBRARY))
-    except OSError:
-        return False
-    for name, symbol in _TARGETS.items():
-        capsule = jax.ffi.pycapsule(getattr(library, symbol))
-        jax.ffi.register_ffi_target(_target(name), capsule, platform="cpu")
-    return True
+    return register(LIBRARY, {_target(name): symbol for name, symbol in _TARGETS.items()})
 
 
 def _target(name: str) -> str:
