@@ -7,12 +7,13 @@ MPI ?= 1
 # nvcc without CUDA headers breaks mpi4jax's build; this forces its CPU build
 MPI4JAX_ENV := CUDA_PATH=/dev/null PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help train test test-slow slurm lint types lock clean install
+.PHONY: help train test test-all test-slow lint types lock clean install
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train       train CONFIG=$(CONFIG) and write its report (runs/)"
-	@echo "make test        all quick tests"
+	@echo "make test        the quick tests: every part once, in minutes"
+	@echo "make test-all    the other tests of the gate: all cases, kills, jobs of many ranks"
 	@echo "make test-slow   long runs: learning curves, soak tests"
 	@echo "make lint types  ruff and mypy"
 
@@ -32,7 +33,7 @@ ifeq ($(MPI),1)
 endif
 	@touch $@
 
-.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(wildcard jaxrl_hpc/replay/native/*.cc jaxrl_hpc/replay/native/*.h jaxrl_hpc/envs/outside/*.cc)
+.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(wildcard jaxrl_hpc/replay/native/*.cc jaxrl_hpc/replay/native/*.h jaxrl_hpc/envs/external/*.cc)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e .
 	@touch $@
 
@@ -40,17 +41,13 @@ train: install
 	$(BIN)/jaxrl-hpc train $(CONFIG) --overwrite
 	$(BIN)/jaxrl-hpc report runs/$(CONFIG)
 
-# job scripts are tested on a real Slurm, where it is there or may be installed; else those tests skip
-SLURM := slurm-wlm slurm-wlm-basic-plugins munge
-slurm:
-	@if ! command -v slurmctld >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing $(SLURM) for the tests of job scripts"; \
-	  (apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM)) \
-	    >/dev/null 2>&1 || echo "could not be installed: those tests skip"; \
-	fi
+# Slurm and Chromium are used where they are installed; else the tests that need them skip, and the summary says so
+PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --durations 15
+test: install
+	$(PYTEST)
 
-test: install slurm
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --durations 15
+test-all: install
+	$(PYTEST) -m "full and not slow"
 
 test-slow: install
 	$(BIN)/python -m pytest -q -m slow --timeout 7200

@@ -3,6 +3,7 @@
 They are accelerators, not needs: where one cannot be compiled, the package installs without it.
 """
 
+import shutil
 import subprocess
 import sys
 import warnings
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.extension import Extension
 
 # No FMA contraction: results must equal the pure JAX tree's bit for bit. No -march: AVX2 is chosen at
@@ -30,8 +32,8 @@ LIBRARIES = {
         ("jaxrl_hpc/replay/native/layout.h", "jaxrl_hpc/replay/native/descend.h"),
         "prioritised replay uses its slower pure JAX tree",
     ),
-    "jaxrl_hpc.envs.outside.libpulse": Library(
-        "jaxrl_hpc/envs/outside/pulse.cc", (), "envpool's steps have no deadline"
+    "jaxrl_hpc.envs.external.libpulse": Library(
+        "jaxrl_hpc/envs/external/pulse.cc", (), "envpool's steps have no deadline"
     ),
 }
 
@@ -65,6 +67,15 @@ class BuildLibraries(build_ext):
                     break
 
 
+class BuildWithConfigs(build_py):
+    """configs/ stays at the top of the repository; a wheel carries it as jaxrl_hpc/configs."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            shutil.copytree("configs", Path(self.build_lib) / "jaxrl_hpc" / "configs", dirs_exist_ok=True)
+
+
 class BinaryDistribution(Distribution):
     """A wheel with a compiled library belongs to one platform."""
 
@@ -77,6 +88,6 @@ setup(
         Extension(name, [library.source], depends=list(library.headers))
         for name, library in LIBRARIES.items()
     ],
-    cmdclass={"build_ext": BuildLibraries},
+    cmdclass={"build_ext": BuildLibraries, "build_py": BuildWithConfigs},
     distclass=BinaryDistribution,
 )

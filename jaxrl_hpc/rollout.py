@@ -8,7 +8,7 @@ where the episode terminated: a time limit is bootstrapped through.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,8 +92,8 @@ def conclude(
     """The second half, once the environments have stepped -> (carry to act with next, what happened)."""
     carry = choice.carry
     transition = build_transition(obs, choice.action, step, choice.extras)
-    if agent.absorb is not None:
-        carry, extras = agent.absorb(actor_params, carry, transition)
+    if agent.after_step is not None:
+        carry, extras = agent.after_step(actor_params, carry, transition)
         transition = transition._replace(extras=extras)
     return _select(transition.last, agent.carry(ids), carry), transition
 
@@ -131,7 +131,7 @@ def unroll(
 ) -> tuple[RolloutState, Transition, Episodes]:
     """`length` steps of every copy -> transitions [T, B] and what ended on the way."""
 
-    def one(state: RolloutState, _: None):
+    def one(state: RolloutState, _: None) -> tuple[RolloutState, tuple[Transition, Episodes]]:
         state, transition, step = act_and_step(env, agent, actor_params, state, greedy=False)
         done, ended = count_ended(transition, step, state.returns, state.length)
         state = state._replace(returns=state.returns * (1 - done), length=state.length * (1 - done))
@@ -144,13 +144,19 @@ def unroll(
     return state, transitions, Episodes(*(x.sum() for x in ended))
 
 
+def example_transition(env: Env, agent: Agent, actor_params: PyTree, copies: RolloutState) -> Transition:
+    """Zeros like one transition, without leading axes; nothing is computed."""
+    step = jax.eval_shape(lambda: unroll(env, agent, actor_params, copies, 1)[1])
+    return jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), step)
+
+
 class Evaluation(NamedTuple):
     """One row per episode."""
 
     returns: Array  # [E] float32
     length: Array  # [E] float32
     finished: Array  # [E] bool: ended within the step limit
-    info: dict[str, Array]  # [E] float32 sums over the episode
+    info: dict[str, Array]  # [E] float32 sums over the episode; "dropped": episodes given up before it
 
 
 def evaluate(
@@ -163,11 +169,11 @@ def evaluate(
     alive = jnp.ones(num_episodes, bool)
     info = dict.fromkeys(env.spec.info_keys, zeros)
 
-    def going(loop):
+    def going(loop: tuple[Any, ...]) -> Array:
         step, _, _, _, alive, _ = loop
         return jnp.logical_and(step < limit, alive.any())
 
-    def advance(loop):
+    def advance(loop: tuple[Any, ...]) -> tuple[Any, ...]:
         step, state, returns, length, alive, info = loop
         state, transition, outcome = act_and_step(env, agent, actor_params, state, greedy)
         counted = alive.astype(jnp.float32)
@@ -176,6 +182,7 @@ def evaluate(
         if "dropped" in outcome.info:  # another episode takes the place of one that was dropped
             again = jnp.logical_and(alive, outcome.info["dropped"] > 0)
             returns, length = jnp.where(again, 0.0, returns), jnp.where(again, 0.0, length)
+            info = {n: total if n == "dropped" else jnp.where(again, 0.0, total) for n, total in info.items()}
             ended = jnp.logical_and(transition.last, jnp.logical_not(again))
         else:
             ended = transition.last

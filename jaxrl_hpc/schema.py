@@ -7,9 +7,11 @@ sweep over it trains many values in one program.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from jaxrl_hpc.errors import UserError
 
 
 class Schema(BaseModel):
@@ -19,25 +21,99 @@ class Schema(BaseModel):
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
     )
 
+    @model_validator(mode="after")
+    def _whole_numbers_fit(self) -> Self:
+        """Sizes, counts and indices of programs have 32 bits; bounds of a field may be tighter."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int) and not -(2**31) <= number < 2**31:
+                    bits = number.bit_length()
+                    figure = f"is {number:,}" if bits < 200 else f"has {bits:,}"
+                    raise ValueError(f"{name}: should fit in 32 bits (it {figure})")
+        return self
+
+
+class ComponentConfig(Schema):
+    """Settings of a component that a config names."""
+
+    name: str = ""  # of the component; a section of a config always has one
+
+
+class AgentConfig(ComponentConfig):
+    """Settings of an agent, and what suits it where a config leaves it open."""
+
+    suitable_replay: ClassVar[str] = ""  # its usual replay; empty: it learns from trajectories
+    suitable_unroll: ClassVar[int] = 0  # steps of every copy per iteration; 0: the workflow's choice
+
+    @property
+    def window(self) -> int:
+        """Consecutive steps that it learns from at once."""
+        return 1
+
+
+S = TypeVar("S", bound=Schema)
+
 
 def traced(default: float, description: str, **bounds: Any) -> Any:
     """A float field that is a traced hyperparameter, with pydantic bounds (gt, ge, lt, le)."""
     return Field(default, description=description, json_schema_extra={"traced": True}, **bounds)
 
 
-def static(default: Any, description: str, **bounds: Any) -> Any:
-    """A field that is fixed at compile time."""
-    return Field(default, description=description, **bounds)
+def static(
+    default: Any,
+    description: str,
+    *,
+    changeable: bool = False,
+    per_shard: Literal["", "exact", "rounded"] = "",
+    **bounds: Any,
+) -> Any:
+    """A field that is fixed at compile time.
+
+    Args:
+      changeable: it may differ between a run and its continuation. per_shard: one of S equal parts of a run
+      gets an S-th of it: it must be a multiple of S ("exact"), or the
+        part is rounded up.
+      bounds: as in pydantic (gt, ge, lt, le, …).
+    """
+    marks = {"changeable": changeable, "per_shard": per_shard}
+    extra: dict[str, Any] = {name: value for name, value in marks.items() if value}
+    return Field(default, description=description, json_schema_extra=extra or None, **bounds)
+
+
+def _marked(config: Schema | type[Schema], mark: str) -> dict[str, Any]:
+    """Fields with a mark, in order of declaration -> its value."""
+    cls = config if isinstance(config, type) else type(config)
+    extras = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
+    return {name: extra[mark] for name, extra in extras.items() if isinstance(extra, dict) and mark in extra}
+
+
+def changeable_names(config: Schema) -> tuple[str, ...]:
+    """Fields that may differ between a run and its continuation."""
+    return tuple(_marked(config, "changeable"))
+
+
+def per_shard(config: S, shards: int, section: str) -> S:
+    """A component's config for one of `shards` equal parts of a run."""
+    parts = {}
+    for name, kind in _marked(config, "per_shard").items():
+        value = getattr(config, name)
+        if kind == "exact" and value % shards:
+            raise UserError(
+                f"{section}.{name} is {value}: it must be a multiple of workflow.shards = {shards}"
+            )
+        parts[name] = -(-value // shards)
+    return config.model_copy(update=parts)
+
+
+def folder_name(default: str, description: str, max_length: int = 100) -> Any:
+    """A field that names a folder: one plain path component, not hidden, so neither "." nor ".."."""
+    return Field(default, description=description, pattern=r"^[\w+=-][\w.+=-]*$", max_length=max_length)
 
 
 def traced_names(config: Schema | type[Schema]) -> tuple[str, ...]:
     """Names of the traced fields, in order of declaration."""
-    cls = config if isinstance(config, type) else type(config)
-    return tuple(
-        name
-        for name, field in cls.model_fields.items()
-        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("traced")
-    )
+    return tuple(_marked(config, "traced"))
 
 
 def traced_values(config: Schema) -> dict[str, float]:

@@ -5,16 +5,22 @@ Letters in shape comments: T time, B environment copies, N replay samples, n win
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 from flax import struct
 
+if TYPE_CHECKING:
+    from jaxrl_hpc.comm.ranks import Ranks
+    from jaxrl_hpc.comm.watchdog import Watchdog
+
 PyTree = Any
 Array = jax.Array
 Metrics = dict[str, jax.Array]
+Loops = dict[str, tuple[Callable[[jax.Array, Any], Any], Any]]  # name -> (loop body, its first carry)
 
 
 class EnvSpec(NamedTuple):
@@ -50,21 +56,36 @@ class EnvStep(NamedTuple):
     info: dict[str, Array]  # name in spec.info_keys -> [B] float32
 
 
+class HostHooks(NamedTuple):
+    """What the host does for an environment, beside its compiled steps. None: nothing of the kind."""
+
+    simulators: Any = None  # keeps simulators that live outside of the program (envs/external/host.py)
+    external: bool = False  # the copies' state is theirs: not saved, never vmapped
+    summarise: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
+    # sums of info over episodes [episodes] -> evaluation metrics per episode or scalar
+    picture: Callable[..., None] | None = None
+    # (act, carry, key, label, folder) saves PNGs of an episode into a folder, where
+    # act(carry, obs, key) -> (action, carry) plays one copy and label names the agent
+    draw: Callable[..., None] | None = None  # (matplotlib axes, one observation) draws it
+    for_evaluation: Any = None  # an Env to evaluate in, with simulators of its own; None: the same one
+
+
 class Env(NamedTuple):
-    """A batch of environment copies. Jittable ones are a vmap; outside simulators batch themselves."""
+    """A batch of environment copies. Jittable ones are a vmap; external simulators batch themselves."""
 
     spec: EnvSpec
     reset: Callable[[Array], tuple[PyTree, PyTree]]  # keys [B] -> (state, obs)
     step: Callable[[Array, PyTree, Array], tuple[PyTree, EnvStep]]  # keys [B], state, action [B, …]
-    external: bool = False  # state lives outside the program: not saved, never vmapped
-    summarise: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
-    # host function: sums of info over episodes [episodes] -> evaluation metrics per episode or scalar
-    picture: Callable[..., None] | None = None
-    # host function: (act, carry, key, label, folder) saves PNGs of an episode into a folder, where
-    # act(carry, obs, key) -> (action, carry) plays one copy and label names the agent
-    draw: Callable[..., None] | None = None  # host function: (matplotlib axes, one observation) draws it
-    host: Any = None  # external: the object that keeps the simulators, see envs/outside/host.py
-    for_evaluation: Any = None  # an Env to evaluate in, with simulators of its own; None: this one
+    host: HostHooks = HostHooks()
+
+    @property
+    def external(self) -> bool:
+        """Whether the copies' state lives outside of the program."""
+        return self.host.external
+
+    def with_hooks(self, **hooks: Any) -> Env:
+        """The same environment with some of its host hooks replaced."""
+        return self._replace(host=self.host._replace(**hooks))
 
 
 class Transition(NamedTuple):
@@ -104,29 +125,45 @@ class UpdateInfo(NamedTuple):
 
     metrics: Metrics  # scalars
     priority: Array  # [N] new replay priorities (positive, before alpha); () if none
+    statistics: PyTree = ()  # sums over the batch, added over shards and given to `apply`; () for most agents
+
+
+class Windows(NamedTuple):
+    """Samples of a replay: batches [n, N] of windows of consecutive steps."""
+
+    length: int  # n
+    batch_size: int  # N
+
+
+class Unrolls(NamedTuple):
+    """Whole unrolls [T, B], each learned from once, as they were made."""
+
+    length: int = 1
+    batch_size: int = 0
 
 
 class Agent(NamedTuple):
     """An algorithm as pure functions. `gradient` and `apply` are apart because the mean over
     devices and ranks stands between them and belongs to the workflow."""
 
-    data: str  # "transitions" (windows from replay) or "trajectories" ([T, B] unrolls)
-    batch_size: int  # N of a replay sample; 0 for trajectories
-    window: int  # n of a replay sample; 1 for trajectories
+    needs: Windows | Unrolls  # what it learns from
     init: Callable[[Array, dict[str, Array]], LearnerState]  # (key, hypers)
     actor: Callable[[LearnerState], PyTree]  # everything an actor needs, and no more
     carry: Callable[[Array], PyTree]  # env ids [B] -> per-copy actor state [B, …], () if none
     act: Callable[..., tuple[Array, PyTree, PyTree]]
     # (actor_params, carry, obs [B], key [B], greedy: static bool) -> (action, carry, extras)
     gradient: Callable[[LearnerState, Batch, Array], tuple[PyTree, UpdateInfo]]
-    apply: Callable[[LearnerState, PyTree], LearnerState]
-    plan: Callable[[LearnerState, Batch, Array], Batch] | None = None
+    # the gradients, or {"params": gradients, …} with scalars on which `apply` depends: it may be called at
+    # a later step, elsewhere, with a mean of gradients. Whatever decides both stands here, not in the state
+    apply: Callable[..., LearnerState]
+    # (state, gradients, statistics): means and sums over shards of what `gradient` gave
+    minibatches: Callable[[LearnerState, Batch, Array], Batch] | None = None
     # (state, batch, key) -> batches [M, …] learned from one after the other; None: the batch itself
     priority: Callable[[PyTree, Batch], Array] | None = None  # (actor_params, batch) -> [N]
-    moments: Callable[[LearnerState, Transition], PyTree] | None = None
-    # sums over an unroll for running statistics; added over shards, then given to observe
-    observe: Callable[[LearnerState, PyTree], LearnerState] | None = None
-    absorb: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]] | None = None
+    statistics: Callable[[LearnerState, Transition], PyTree] | None = None
+    # sums over an unroll for running statistics; added over shards, then given to update_statistics
+    update_statistics: Callable[[LearnerState, PyTree], LearnerState] | None = None
+    after_step: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]] | None = None
     # (actor_params, carry, step [B]) -> (carry, extras) once a step's reward is known; before any reset
 
 
@@ -162,24 +199,191 @@ class Replay(NamedTuple):
     # (state, unroll [T, B], initial priorities [T, B] or None for the maximum so far)
     sample: Callable[[PyTree, Array, Array], Batch]  # (state, key, progress) -> windows [n, N]
     prioritise: Callable[[PyTree, Array, Array], PyTree]  # (state, index [N], priority [N])
-    ready: Callable[[PyTree], Array]  # state -> [] bool: may be sampled
-    min_steps: int  # environment steps that make it ready (static)
+    min_steps: int  # environment steps after which it may be sampled (static)
     shared: SharedReplay | None = None  # None: shards that sample alone are as good
 
 
-class Workflow(NamedTuple):
-    """How acting and learning share the machine. `step` does a chunk of the run.
+class Role(NamedTuple):
+    """The part of one process in a job."""
 
-    When `pure`, init, warmup and step are traceable functions that the runner compiles, donates,
-    places on devices and repeats over seeds; otherwise they are called on the host as they are.
+    learns: bool  # False: it assists the processes that do
+    ranks: Ranks  # the processes that learn together with this one; the first of them writes and evaluates
+
+
+class Job(NamedTuple):
+    """What a run tells its workflow when all processes of the job join."""
+
+    ranks: Ranks  # all processes
+    watchdog: Watchdog  # to be told of every phase and of progress in it
+    folder: Path  # of the run
+    seeds: int  # trained in this job
+    key: Array  # [] of the first seed, for `Workflow.init`
+    hypers: PyTree  # of the first seed, for `Workflow.init`
+    record_schedule: bool = False
+    replay_schedule: str = ""  # folder of the run whose schedule is replayed; empty: none
+    profile: bool = False
+
+
+class StopRequest(Protocol):
+    """Whether the run has been asked to stop."""
+
+    number: int  # of the signal, 0 if none came
+
+
+class Store(Protocol):
+    """Checkpoints of a workflow. Processes that learn call all of it together."""
+
+    def latest(self) -> int | None:
+        """The step of the newest checkpoint; None if there is none."""
+        ...
+
+    def save(self, step: int, states: Sequence[PyTree], host: dict[str, Any]) -> object:
+        """Write a checkpoint atomically.
+
+        Args:
+          step: its number, the iterations of the run so far.
+          states: one state per seed (or one for all of them if they are stacked).
+          host: what else belongs to the run, as JSON.
+        """
+        ...
+
+    def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:
+        """The newest good checkpoint.
+
+        Args:
+          shapes: structure, shapes and dtypes of the states.
+
+        Returns:
+          step, states, host: as they were saved.
+        """
+        ...
+
+
+class Workflow(Protocol):
+    """How acting and learning share the machine: all that a run needs to know of it.
+
+    Its state is the whole of the run, as far as this process holds it. A traceable workflow gives pure
+    functions, which the runner compiles, donates, places on devices and repeats over seeds. Any other
+    compiles its own programs and is called on the host, in this order:
+
+        join ─→ compile ─→ init or Store.restore ─→ start ─→ warmup ─→ step … step ─→ close
+          └─→ assist (processes that do not learn)
+
+    A process that only inspects a run (to evaluate or export it) calls init under `jax.eval_shape`, store and
+    learner, and never joins. `workflows/base.py` has defaults for everything but init, step, learner and
+    counters.
     """
 
-    init: Callable[[Array, PyTree], PyTree]  # (key, hypers) -> state: the whole of the run
-    warmup: Callable[[PyTree], PyTree] | None  # fills the replay before the first step
-    step: Callable[[PyTree, Any], tuple[PyTree, Metrics]]  # (state, iterations [] int32)
-    counters: Callable[[PyTree], dict[str, Array]]  # env_steps, updates, iterations
-    learner: Callable[[PyTree], LearnerState]
-    steps_per_iteration: int  # environment steps
-    warmup_steps: int  # environment steps
-    pure: bool = True
-    programs: Any = None  # not pure: the object behind these functions
+    @property
+    def traceable(self) -> bool:
+        """Whether init, warmup and step may be traced, vmapped and donated."""
+        ...
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of one iteration, of all processes."""
+        ...
+
+    @property
+    def warmup_steps(self) -> int:
+        """Environment steps before the first iteration."""
+        ...
+
+    @property
+    def device(self) -> Any:
+        """Where this process evaluates."""
+        ...
+
+    def join(self, job: Job) -> Role:
+        """Become part of a job, together with all its processes.
+
+        Returns:
+          the role of this process. Only those that learn go on; the others call `assist`.
+        """
+        ...
+
+    def assist(self, stop: StopRequest) -> bool:
+        """What a process that does not learn does until it is released.
+
+        Args:
+          stop: requests that came to this process, to be passed on to those that learn.
+
+        Returns:
+          whether the run is finished.
+        """
+        ...
+
+    def compile(self, shape: PyTree) -> None:
+        """Compile the programs of a workflow that is not traceable, for a state of these shapes."""
+        ...
+
+    def init(self, key: Array, hypers: PyTree) -> PyTree:
+        """A fresh state.
+
+        Args:
+          key: of the seed; consumed.
+          hypers: section (agent, replay) -> name -> traced number.
+        """
+        ...
+
+    def start(self, state: PyTree) -> PyTree:
+        """Place a fresh or restored state on devices and begin to train it, with helpers where there are
+        any."""
+        ...
+
+    def warmup(self, state: PyTree) -> PyTree:
+        """Fill the replay of a fresh state before the first step. Called if `warmup_steps` is positive."""
+        ...
+
+    def step(self, state: PyTree, iterations: Any) -> tuple[PyTree, Metrics]:
+        """A chunk of the run.
+
+        Args:
+          state: consumed.
+          iterations: how many; a traced int32 if the workflow is traceable, else an int.
+
+        Returns:
+          the state after them, and scalars: means over the chunk, `updates` so far, episodes that ended.
+        """
+        ...
+
+    def host_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """What is logged of a chunk's metrics, once they are on the host. May refuse to go on."""
+        ...
+
+    def learner(self, state: PyTree) -> LearnerState:
+        """The learner, to evaluate it."""
+        ...
+
+    def counters(self, state: PyTree) -> dict[str, Array]:
+        """iteration, env_steps, updates."""
+        ...
+
+    def store(self, directory: Path, keep: int) -> Store:
+        """How states are saved and loaded.
+
+        Args:
+          directory: of the run's checkpoints.
+          keep: how many to keep.
+        """
+        ...
+
+    def stop_request(self) -> tuple[int, int]:
+        """(signal, rank) of a request to stop that came to a helper; zeros if none."""
+        ...
+
+    def describe(self) -> str:
+        """Where the run takes place, for people; empty: the runner says it."""
+        ...
+
+    def summary_extras(self) -> dict[str, Any]:
+        """More for the run's summary."""
+        ...
+
+    def profile(self, state: PyTree) -> Loops:
+        """Parts of an iteration that can be timed alone; empty: none."""
+        ...
+
+    def close(self, finished: bool) -> None:
+        """Training is over, finished or stopped: release helpers. The last checkpoint is saved after it."""
+        ...

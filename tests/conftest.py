@@ -8,15 +8,12 @@ os.environ.setdefault("NPROC", "1")
 # subprocesses find the same programs; a folder of our own keeps tests apart from the user's cache
 os.environ.setdefault("JAXRL_HPC_CACHE", str(Path(tempfile.gettempdir()) / "jaxrl_hpc_test_cache"))
 
-import jax
-import pytest
+from tests import compiling  # before JAX: it reads these settings when it is imported
 
-from jaxrl_hpc import machine
+import jax  # isort: skip
+import pytest  # isort: skip
 
-
-@pytest.fixture(scope="session", autouse=True)
-def _compilation_cache():
-    machine.enable_compilation_cache()
+compiling.share()
 
 
 @pytest.fixture(scope="module", autouse=True)

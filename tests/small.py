@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.fleet import Fleet
+from jaxrl_hpc.runtime.seeds import SeedRunner
 
 DQN: dict[str, Any] = {
     "agent": {"name": "dqn", "batch_size": 16, "network": {"hidden": [16]}, "n_step": 2},
@@ -46,13 +46,13 @@ def config(**sections: dict[str, Any]) -> configs.Config:
 
 def signal_at_chunk(monkeypatch: pytest.MonkeyPatch, chunk: int, number: int = signal.SIGTERM) -> None:
     """The chunk-th chunk that this process trains from now on (of any run) is interrupted by a signal."""
-    chunks, step = 0, Fleet.step
+    chunks, step = 0, SeedRunner.step
 
-    def step_after_signal(self: Fleet, iterations: int) -> Any:
+    def step_after_signal(self: SeedRunner, iterations: int) -> Any:
         nonlocal chunks
         chunks += 1
         if chunks == chunk:
             os.kill(os.getpid(), number)
         return step(self, iterations)
 
-    monkeypatch.setattr(Fleet, "step", step_after_signal)
+    monkeypatch.setattr(SeedRunner, "step", step_after_signal)

@@ -1,12 +1,15 @@
 """Transitions: time limits against failures, observations before the reset, streams by logical id."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl_hpc import rollout
-from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.runtime.build import build, hypers_of
+from jaxrl_hpc.types import Agent, Env, EnvSpec, EnvStep, Windows
 from tests import small
 
 
@@ -118,3 +121,31 @@ def test_what_an_agent_carries_begins_anew_with_every_episode():
         state = step(state)
         carried = np.asarray(state.carry["noise"])
         assert (carried == 0).all() if number % 5 == 0 else (carried != 0).all()
+
+
+def test_an_episode_that_takes_the_place_of_a_dropped_one_starts_from_zero():
+    """The first episode is dropped at its second step; sums of info belong to the episode that counts."""
+    spec = EnvSpec("made up", (1,), np.dtype(np.float32), 2, (), None, None, 10, ("cost", "dropped"))
+
+    def step(keys, time, action):
+        time, no = time + 1, jnp.zeros(1, bool)
+        obs, dropped = jnp.zeros((1, 1)), (time == 2).astype(jnp.float32)
+        ends = time == 5
+        info = {"cost": jnp.ones(1), "dropped": dropped}
+        return time, EnvStep(obs, obs, jnp.ones(1), ends, ~ends & (dropped > 0) | no, info)
+
+    env = Env(spec, lambda keys: (jnp.zeros(1, jnp.int32), jnp.zeros((1, 1))), step)
+    agent = small_agent()
+    found = jax.jit(lambda key: rollout.evaluate(env, agent, (), key, 1))(jax.random.key(0))
+    assert found.returns.tolist() == [3] and found.length.tolist() == [3]
+    assert found.info["cost"].tolist() == [3] and found.info["dropped"].tolist() == [1]
+
+
+def small_agent() -> Agent:
+    """Acts, and no more."""
+
+    def act(params, carry, obs, key, greedy):
+        return jnp.zeros(obs.shape[0], jnp.int32), carry, ()
+
+    nothing: Any = None
+    return Agent(Windows(1, 1), nothing, nothing, lambda ids: (), act, nothing, nothing)

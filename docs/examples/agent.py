@@ -2,32 +2,27 @@
 
     G_t = r_t + gamma d_t G_{t+1},   loss = -mean_t log pi(a_t | s_t) (G_t - mean G) / std G
 
-Run it: python docs/examples/agent.py. To ship it: move it to jaxrl_hpc/agents/reinforce.py, add it to AGENTS
-in registry.py, and write a file for configs/.
+In this folder:
+
+    jaxrl-hpc train agent.yaml
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 
-from jaxrl_hpc import config as configs
-from jaxrl_hpc import registry
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
 from jaxrl_hpc.ops import distributions, optimise
 from jaxrl_hpc.schema import traced
-from jaxrl_hpc.train import train
-from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo
+from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, Unrolls, UpdateInfo
 
 
 class Config(optimise.OptimiserConfig):
     """What a config may set. `traced` fields can differ between the seeds and trials of one program."""
 
-    name: Literal["reinforce"] = "reinforce"
     network: NetworkConfig = NetworkConfig(hidden=(64,), activation="tanh")
     learning_rate: float = traced(3e-3, "Adam step size", gt=0)
     gamma: float = traced(0.98, "discount", ge=0, le=1)
@@ -72,14 +67,12 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         value, grads = jax.value_and_grad(loss)(state.params)
         return grads, UpdateInfo({"loss": value, "mean_return_to_go": returns.mean()}, jnp.zeros(0))
 
-    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+    def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
         params, opt = optimise.update(config, state.hypers, state.progress, state.params, state.opt, grads)
         return state._replace(params=params, opt=opt, step=state.step + 1)
 
     return Agent(
-        data="trajectories",
-        batch_size=0,
-        window=1,
+        needs=Unrolls(),
         init=init,
         actor=lambda state: state.params,
         carry=lambda env_ids: (),
@@ -87,20 +80,3 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         gradient=gradient,
         apply=apply,
     )
-
-
-def main(run_dir: str = "runs/example_agent") -> dict:
-    registry.AGENTS["reinforce"] = registry.Component(Config, make)
-    config = configs.from_dict(
-        {
-            "agent": {"name": "reinforce"},
-            "env": {"name": "CartPole-v1"},
-            "workflow": {"name": "fused", "num_envs": 16, "unroll_length": 128},
-            "run": {"total_env_steps": 150_000, "eval_every": 50_000},
-        }
-    )
-    return train(config, run_dir).summary or {}
-
-
-if __name__ == "__main__":
-    print(f"return {main()['eval_return_iqm']:.0f} of 500")

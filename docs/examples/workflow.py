@@ -2,40 +2,35 @@
 
     iteration:  unroll [T, B] with the average -> add -> K x learn -> average += rate (parameters - average)
 
-A workflow is a state, which is the whole of a run, and pure functions of it; the runner compiles and donates
-them, repeats them over seeds, saves the state and evaluates `learner`. This one is for agents with a replay.
+A traceable workflow is a state, which is the whole run, and pure functions of it. The runner compiles and
+donates them, repeats them over seeds, saves the state and evaluates `learner`. This one is for agents with a
+replay. In this folder:
 
-Run it: python docs/examples/workflow.py. To ship it: move it to jaxrl_hpc/workflows/averaged.py, add it to
-WORKFLOWS in registry.py, and write a file for configs/workflows/.
+    jaxrl-hpc train workflow.yaml
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_hpc import config as configs
-from jaxrl_hpc import registry, rollout
+from jaxrl_hpc import rollout
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.schema import Schema, static
-from jaxrl_hpc.train import train
+from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Array, Env, LearnerState, Metrics, PyTree, Replay, Workflow
-from jaxrl_hpc.workflows import learning
+from jaxrl_hpc.workflows import update as learning
+from jaxrl_hpc.workflows.base import TraceableWorkflow, WorkflowConfig
 
 
-class Config(Schema):
-    """What a config may set."""
+class Config(WorkflowConfig):
+    """What a config may set, beside num_envs, unroll_length and updates_per_iteration."""
 
-    name: Literal["averaged"] = "averaged"
-    num_envs: int = static(8, "environment copies", ge=1)
-    unroll_length: int = static(4, "steps of every copy per iteration", ge=1)
-    updates_per_iteration: int = static(4, "replay samples learned from per iteration", ge=1)
     rate: float = static(0.2, "part of the way that the average goes per iteration", gt=0, le=1)
 
 
-class State(NamedTuple):
+class AveragedState(NamedTuple):
     """The whole run: what a checkpoint holds."""
 
     learner: LearnerState
@@ -49,20 +44,19 @@ class State(NamedTuple):
 
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
     if replay is None:
-        raise UserError("workflow 'averaged' is for agents with a replay, such as dqn or td3")
+        raise UserError("workflow.name: this workflow is for agents with a replay, such as dqn or td3")
     steps = config.num_envs * config.unroll_length
     warmup_iterations = -(-replay.min_steps // steps)
 
-    def init(key: Array, hypers: dict[str, dict[str, Array]]) -> State:
+    def init(key: Array, hypers: dict[str, dict[str, Array]]) -> AveragedState:
         agent_key, rollout_key, run_key = jax.random.split(key, 3)
         learner = agent.init(agent_key, hypers["agent"])
         copies = rollout.start(env, agent, rollout_key, jnp.arange(config.num_envs, dtype=jnp.int32))
-        one_step = jax.eval_shape(lambda: rollout.unroll(env, agent, agent.actor(learner), copies, 1)[1])
-        example = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), one_step)
+        example = rollout.example_transition(env, agent, agent.actor(learner), copies)
         memory = replay.init(example, hypers["replay"])
-        return State(learner, learner.params, memory, copies, run_key, jnp.int32(0), jnp.int32(0))
+        return AveragedState(learner, learner.params, memory, copies, run_key, jnp.int32(0), jnp.int32(0))
 
-    def gather(state: State) -> tuple[State, rollout.Episodes]:
+    def gather(state: AveragedState) -> tuple[AveragedState, rollout.Episodes]:
         actor = agent.actor(state.learner._replace(params=state.average))
         copies, trajectory, ended = rollout.unroll(env, agent, actor, state.rollout, config.unroll_length)
         env_steps = state.env_steps + steps
@@ -71,7 +65,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         state = state._replace(learner=learner, replay=memory, rollout=copies, env_steps=env_steps)
         return state._replace(iteration=state.iteration + 1), ended
 
-    def iterate(state: State) -> tuple[State, Metrics, rollout.Episodes]:
+    def iterate(state: AveragedState) -> tuple[AveragedState, Metrics, rollout.Episodes]:
         state, ended = gather(state)
 
         def update(carry: tuple[LearnerState, PyTree], key: Array):
@@ -84,7 +78,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         state = state._replace(learner=learner, replay=memory, average=average)
         return state, {name: value.mean() for name, value in metrics.items()}, ended
 
-    def step(state: State, iterations: Array) -> tuple[State, Metrics]:
+    def step(state: AveragedState, iterations: Array) -> tuple[AveragedState, Metrics]:
         """A chunk of the run; only sums leave the loop."""
         shapes = jax.eval_shape(lambda: iterate(state)[1])
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
@@ -99,30 +93,12 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         mean = {"episode_return": ended.returns / ended.number, "episode_length": ended.length / ended.number}
         return state, metrics | mean | {"episodes": ended.number, "updates": state.learner.step}
 
-    return Workflow(
+    return TraceableWorkflow(
         init=init,
-        warmup=lambda state: jax.lax.fori_loop(0, warmup_iterations, lambda _, s: gather(s)[0], state),
+        fill=lambda state: jax.lax.fori_loop(0, warmup_iterations, lambda _, s: gather(s)[0], state),
         step=step,
         counters=lambda s: {"iteration": s.iteration, "env_steps": s.env_steps, "updates": s.learner.step},
         learner=lambda s: s.learner,
         steps_per_iteration=steps,
         warmup_steps=warmup_iterations * steps,
     )
-
-
-def main(run_dir: str = "runs/example_workflow") -> dict:
-    registry.WORKFLOWS["averaged"] = registry.Component(Config, make)
-    config = configs.from_dict(
-        {
-            "agent": {"name": "dqn", "network": {"hidden": [64, 64]}, "n_step": 3, "epsilon_fraction": 0.3},
-            "env": {"name": "CartPole-v1"},
-            "replay": {"name": "uniform", "capacity": 16_384, "min_size": 1_000},
-            "workflow": {"name": "averaged"},
-            "run": {"total_env_steps": 24_000, "eval_every": 12_000},
-        }
-    )
-    return train(config, run_dir).summary or {}
-
-
-if __name__ == "__main__":
-    print(f"return {main()['eval_return_iqm']:.0f} of 500")

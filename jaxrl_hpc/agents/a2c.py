@@ -9,16 +9,17 @@ behaviour's log-probability travels in `extras`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
+from pydantic import model_validator
 
 from jaxrl_hpc.agents import normalise
-from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, make_core, raw_action
+from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, check_standardised, make_core, raw_action
 from jaxrl_hpc.ops import advantages, optimise
 from jaxrl_hpc.schema import static, traced
-from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, Metrics, PyTree, UpdateInfo
+from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, Metrics, PyTree, Unrolls, UpdateInfo
 
 
 class Config(ActorCriticConfig):
@@ -30,6 +31,14 @@ class Config(ActorCriticConfig):
     c_bar: float = traced(1.0, "V-trace: largest weight carried back over a step", gt=0)
     normalise_advantage: bool = static(False, "standardise advantages over the unroll")
     learning_rate: float = traced(1e-3, "Adam step size", gt=0)
+
+    @model_validator(mode="after")
+    def _bars_in_order(self) -> Self:
+        if self.vtrace and self.c_bar > self.rho_bar:
+            raise ValueError(
+                f"c_bar is {self.c_bar:g}: V-trace needs it to be no larger than rho_bar = {self.rho_bar:g}"
+            )
+        return self
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
@@ -53,6 +62,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
                 goal = advantages.gae(*known, *decay)
             advantage = goal.advantage
             if config.normalise_advantage:
+                check_standardised(advantage.size, "workflow.unroll_length: an unroll")
                 advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
             policy_loss = -jnp.mean(advantage * log_prob)
             value_loss = 0.5 * jnp.mean(jnp.square(goal.value - view.value))
@@ -71,14 +81,12 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         grads, metrics = jax.grad(loss, has_aux=True)(state.params)
         return grads, UpdateInfo(metrics, jnp.zeros((0,)))
 
-    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+    def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
         params, opt = optimise.update(config, state.hypers, state.progress, state.params, state.opt, grads)
         return state._replace(params=params, opt=opt, step=state.step + 1)
 
     agent = Agent(
-        data="trajectories",
-        batch_size=0,
-        window=1,
+        needs=Unrolls(),
         init=core.init,
         actor=core.actor,
         carry=core.carry,

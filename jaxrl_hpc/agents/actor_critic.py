@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,13 @@ from jaxrl_hpc.ops import advantages, distributions, optimise
 from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Array, EnvSpec, LearnerState, PyTree, Transition
 
+FEWEST_STEPS = 8  # over which advantages may be standardised
+
 
 class ActorCriticConfig(optimise.OptimiserConfig):
     """Settings of every agent with a policy and a value function."""
 
+    suitable_unroll: ClassVar[int] = 16  # steps of every copy: what it learns from is the unroll
     network: NetworkConfig = NetworkConfig(activation="tanh")
     share_torso: bool = static(False, "policy and value share a torso (always so with an LSTM)")
     lstm: int = static(0, "width of an LSTM between torso and heads; 0: no memory", ge=0)
@@ -61,6 +64,15 @@ class Core(NamedTuple):
     next_value: Callable[[PyTree, Transition, View], Array]  # [T, B] V(s'_t), without a gradient
 
 
+def check_standardised(steps: int, what: str) -> None:
+    """Mean and deviation of a handful of advantages are noise: nothing is learned, without a word."""
+    if steps < FEWEST_STEPS:
+        raise UserError(
+            f"{what} has {steps} step(s), too few to standardise advantages over: it needs {FEWEST_STEPS} or "
+            "more (longer unrolls, more copies), or agent.normalise_advantage=false"
+        )
+
+
 def raw_action(data: Transition) -> Array:
     """The draw that log-probabilities are computed from."""
     return data.extras.get("raw", data.action)
@@ -99,7 +111,9 @@ def make_core(config: ActorCriticConfig, spec: EnvSpec) -> Core:
     def carry(env_ids: Array) -> PyTree:
         return initial_carry(env_ids.shape[0], config.lstm) if config.lstm else ()
 
-    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+    def act(
+        actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, PyTree]:
         view = one_step(actor_params, obs, carry)
         raw = distribution.mode(view.outputs) if greedy else distribution.sample(view.outputs, key)
         extras = {"log_prob": distribution.log_prob(view.outputs, raw)}

@@ -8,7 +8,7 @@ from jaxrl_hpc.agents import td3
 from jaxrl_hpc.schema import static, traced
 
 
-class Config(td3.Options):
+class Config(td3.TD3Options):
     """DDPG's settings."""
 
     name: Literal["ddpg"] = "ddpg"

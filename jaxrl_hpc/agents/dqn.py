@@ -8,7 +8,7 @@ k is n, or less where the episode ends inside the window; d is 0 where it termin
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,17 +23,18 @@ from jaxrl_hpc.ops.exploration import epsilon_greedy, epsilon_ladder, linear_dec
 from jaxrl_hpc.ops.losses import huber, select_action
 from jaxrl_hpc.ops.returns import fold_window, take_step
 from jaxrl_hpc.schema import static, traced
-from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo
+from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
 
 
-class Options(optimise.OptimiserConfig):
+class DQNOptions(optimise.OptimiserConfig):
     """What agents of the DQN family share."""
 
+    suitable_replay: ClassVar[str] = "uniform"
     network: NetworkConfig = NetworkConfig()
     dueling: bool = static(False, "separate value and advantage streams")
     double: bool = static(True, "the online network picks the action that the target network rates")
     n_step: int = static(1, "length of the return before bootstrapping", ge=1, le=64)
-    batch_size: int = static(128, "transitions per update", ge=1)
+    batch_size: int = static(128, "transitions per update", per_shard="exact", ge=1)
     gamma: float = traced(0.99, "discount", ge=0, le=1)
     epsilon_start: float = traced(1.0, "exploration at the start", ge=0, le=1)
     epsilon_end: float = traced(0.05, "exploration after epsilon_fraction of the run", ge=0, le=1)
@@ -47,15 +48,20 @@ class Options(optimise.OptimiserConfig):
     target_every: int = static(250, "updates between hard copies to the target; 0: soft updates", ge=0)
     target_rate: float = traced(0.005, "soft updates: part of the way per update", gt=0, le=1)
 
+    @property
+    def window(self) -> int:
+        """Steps of a replay sample."""
+        return self.n_step
 
-class Config(Options):
+
+class Config(DQNOptions):
     """DQN's settings."""
 
     name: Literal["dqn"] = "dqn"
     normalise: NormaliseConfig = NormaliseConfig()
 
 
-def identity(config: Options, env_ids: Array) -> PyTree:
+def identity(config: DQNOptions, env_ids: Array) -> PyTree:
     """What a copy must remember to explore in its own way."""
     return {"id": env_ids} if config.exploration == "ladder" else {}
 
@@ -67,7 +73,7 @@ def exploration(state: LearnerState) -> PyTree:
     return {"epsilon": epsilon, "ladder": (h["ladder_base"], h["ladder_power"])}
 
 
-def explore(config: Options, num_envs: int, by: PyTree, carry: PyTree, values: Array, key: Array) -> Array:
+def explore(config: DQNOptions, num_envs: int, by: PyTree, carry: PyTree, values: Array, key: Array) -> Array:
     """Epsilon-greedy actions [B] from values [B, A]. Consumes key [B]."""
     epsilon = by["epsilon"]
     if config.exploration == "ladder":
@@ -75,10 +81,10 @@ def explore(config: Options, num_envs: int, by: PyTree, carry: PyTree, values: A
     return epsilon_greedy(key, values, epsilon)
 
 
-def move_target(config: Options, state: LearnerState, params: PyTree) -> PyTree:
-    """The target after an update that led to `params`."""
+def move_target(config: DQNOptions, state: LearnerState, params: PyTree, update: Array) -> PyTree:
+    """The target after update number `update`, from 1 on, which led to `params`."""
     if config.target_every:
-        sync = (state.step + 1) % config.target_every == 0
+        sync = update % config.target_every == 0
         return jax.tree.map(lambda t, p: jnp.where(sync, p, t), state.target, params)
     rate = state.hypers["target_rate"]
     return jax.tree.map(lambda t, p: t + rate * (p - t), state.target, params)
@@ -106,7 +112,9 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     def carry(env_ids: Array) -> PyTree:
         return identity(config, env_ids)
 
-    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+    def act(
+        actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, PyTree]:
         values = q_values(actor_params["params"], obs)
         if greedy:
             return jnp.argmax(values, axis=-1).astype(jnp.int32), carry, ()
@@ -134,9 +142,9 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         metrics = {"loss": value_loss, "q_value": value.mean(), "td_error": jnp.abs(error).mean()}
         return grads, UpdateInfo(metrics, jnp.abs(error))
 
-    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+    def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
         params, opt = optimise.update(config, state.hypers, state.progress, state.params, state.opt, grads)
-        target = move_target(config, state, params)
+        target = move_target(config, state, params, state.step + 1)
         return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
 
     def priority(actor_params: PyTree, batch: Batch) -> Array:
@@ -146,9 +154,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return jnp.abs(error)
 
     agent = Agent(
-        data="transitions",
-        batch_size=config.batch_size,
-        window=config.n_step,
+        needs=Windows(config.window, config.batch_size),
         init=init,
         actor=actor,
         carry=carry,

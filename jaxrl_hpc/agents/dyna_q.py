@@ -28,10 +28,20 @@ from jaxrl_hpc.ops import optimise
 from jaxrl_hpc.ops.losses import huber, select_action
 from jaxrl_hpc.ops.returns import fold_window, take_step
 from jaxrl_hpc.schema import static, traced
-from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, Transition, UpdateInfo
+from jaxrl_hpc.types import (
+    Agent,
+    Array,
+    Batch,
+    EnvSpec,
+    LearnerState,
+    PyTree,
+    Transition,
+    UpdateInfo,
+    Windows,
+)
 
 
-class Config(dqn.Options):
+class Config(dqn.DQNOptions):
     """Dyna-Q's settings."""
 
     name: Literal["dyna_q"] = "dyna_q"
@@ -77,7 +87,9 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     def actor(state: LearnerState) -> PyTree:
         return {"params": state.params["q"], "explore": dqn.exploration(state)}
 
-    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+    def act(
+        actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, PyTree]:
         values = q_values(actor_params["params"], obs)
         if greedy:
             return jnp.argmax(values, axis=-1).astype(jnp.int32), carry, ()
@@ -120,7 +132,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         _, chosen = jax.lax.top_k(race, count)  # Gumbel race: draws without replacement
         return every_obs[chosen], every_action[chosen]
 
-    def plan(state: LearnerState, batch: Batch, key: Array) -> Batch:
+    def minibatches(state: LearnerState, batch: Batch, key: Array) -> Batch:
         """Simulated batches, then the real one, whose priorities the replay gets."""
         sweep_key, imagine_key = jax.random.split(key)
         real = batch.data._replace(extras=())
@@ -174,7 +186,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         }
         return {"q": q_grads, "model": model_grads}, UpdateInfo(metrics, jnp.abs(error))
 
-    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+    def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
         h = state.hypers
         params, opt = {}, {}
         for name, rate in {"q": h["learning_rate"], "model": h["model_learning_rate"]}.items():
@@ -191,23 +203,23 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
 
         params = {name: kept(part, state.params[name], name) for name, part in params.items()}
         opt = {name: kept(part, state.opt[name], name) for name, part in opt.items()}
-        target = dqn.move_target(config, state, params["q"])
-        if not config.target_every:
-            target = kept(target, state.target, "q")
+        # Adam counts the updates that counted: those by a model that is not trusted bring no copy nearer
+        target = dqn.move_target(config, state, params["q"], opt["q"].count)
+        target = kept(target, state.target, "q")
         return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
 
     agent = Agent(
-        data="transitions",
-        batch_size=config.batch_size,
-        window=config.n_step,
+        needs=Windows(config.window, config.batch_size),
         init=init,
         actor=actor,
         carry=lambda env_ids: dqn.identity(config, env_ids),
         act=act,
         gradient=gradient,
         apply=apply,
-        plan=plan,
-        moments=lambda state, steps: world.fresh(model, state.params["model"], state.aux, steps, num_actions),
-        observe=lambda state, new: state._replace(aux=world.learn(state.aux, new)),
+        minibatches=minibatches,
+        statistics=lambda state, steps: world.fresh(
+            model, state.params["model"], state.aux, steps, num_actions
+        ),
+        update_statistics=lambda state, new: state._replace(aux=world.learn(state.aux, new)),
     )
     return normalise.wrap(config.normalise, spec, agent)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxrl_hpc.ops import running
+from jaxrl_hpc.ops import running_stats
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, Transition, UpdateInfo
 
@@ -31,7 +31,7 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
     """The agent, seeing normalised data. Needs a traced hyperparameter `gamma` to scale rewards."""
     if not (config.observation or config.reward):
         return agent
-    assert agent.absorb is None, "one wrapper follows returns, not two"
+    assert agent.after_step is None, "one wrapper follows returns, not two"
 
     def inner(state: LearnerState) -> LearnerState:
         return state._replace(aux=state.aux["agent"])
@@ -41,9 +41,9 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
         if config.observation:
             statistics = aux["observation"]
             found["shift"] = statistics.mean
-            found["scale"] = jax.lax.rsqrt(running.variance(statistics) + 1e-8)
+            found["scale"] = jax.lax.rsqrt(running_stats.variance(statistics) + 1e-8)
         if config.reward:
-            found["reward"] = jax.lax.rsqrt(running.variance(aux["return"]) + 1e-8)
+            found["reward"] = jax.lax.rsqrt(running_stats.variance(aux["return"]) + 1e-8)
         return found
 
     def see(by: dict[str, Array], obs: Array) -> Array:
@@ -63,9 +63,9 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
         state = agent.init(key, hypers)
         aux = {"agent": state.aux}
         if config.observation:
-            aux["observation"] = running.empty(spec.obs_shape)
+            aux["observation"] = running_stats.empty(spec.obs_shape)
         if config.reward:
-            aux["return"] = running.empty(())
+            aux["return"] = running_stats.empty(())
         return state._replace(aux=aux)
 
     def actor(state: LearnerState) -> PyTree:
@@ -75,7 +75,9 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
         own = agent.carry(env_ids)
         return {"agent": own, "return": jnp.zeros(env_ids.shape[0])} if config.reward else own
 
-    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+    def act(
+        actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, PyTree]:
         own = carry["agent"] if config.reward else carry
         seen = see(actor_params["by"], obs)
         action, own, extras = agent.act(actor_params["agent"], own, seen, key, greedy)
@@ -84,43 +86,43 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
         so_far = carry["return"]
         return action, {"agent": own, "return": so_far}, {"agent": extras, "return": so_far}
 
-    def absorb(actor_params: PyTree, carry: PyTree, step: Transition) -> tuple[PyTree, PyTree]:
+    def after_step(actor_params: PyTree, carry: PyTree, step: Transition) -> tuple[PyTree, PyTree]:
         so_far = actor_params["gamma"] * carry["return"] + step.reward
         return carry | {"return": so_far}, step.extras | {"return": so_far}
 
-    def plan(state: LearnerState, batch: Batch, key: Array) -> Batch:
-        assert agent.plan is not None
-        return agent.plan(inner(state), prepare(scales(state.aux), batch), key)
+    def minibatches(state: LearnerState, batch: Batch, key: Array) -> Batch:
+        assert agent.minibatches is not None
+        return agent.minibatches(inner(state), prepare(scales(state.aux), batch), key)
 
     def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
-        if agent.plan is None:  # otherwise the plan has prepared it
+        if agent.minibatches is None:  # otherwise it has been prepared with them
             batch = prepare(scales(state.aux), batch)
         return agent.gradient(inner(state), batch, key)
 
-    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
-        new = agent.apply(inner(state), grads)
+    def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
+        new = agent.apply(inner(state), grads, statistics)
         return new._replace(aux=state.aux | {"agent": new.aux})
 
     def priority(actor_params: PyTree, batch: Batch) -> Array:
         assert agent.priority is not None
         return agent.priority(actor_params["agent"], prepare(actor_params["by"], batch))
 
-    def moments(state: LearnerState, trajectory: Transition) -> PyTree:
+    def statistics(state: LearnerState, trajectory: Transition) -> PyTree:
         new = {}
         if config.observation:
-            new["observation"] = running.sums(state.aux["observation"], trajectory.obs)
+            new["observation"] = running_stats.sums(state.aux["observation"], trajectory.obs)
         if config.reward:
-            new["return"] = running.sums(state.aux["return"], trajectory.extras["return"])
+            new["return"] = running_stats.sums(state.aux["return"], trajectory.extras["return"])
         own: PyTree = ()
-        if agent.moments is not None:
+        if agent.statistics is not None:
             seen = prepare(scales(state.aux), Batch(trajectory, (), ())).data  # type: ignore[arg-type]
-            own = agent.moments(inner(state), seen)
+            own = agent.statistics(inner(state), seen)
         return {"agent": own, "statistics": new}
 
-    def observe(state: LearnerState, new: PyTree) -> LearnerState:
-        aux = {n: running.merge(state.aux[n], sums) for n, sums in new["statistics"].items()}
-        if agent.observe is not None:
-            aux["agent"] = agent.observe(inner(state), new["agent"]).aux
+    def update_statistics(state: LearnerState, new: PyTree) -> LearnerState:
+        aux = {n: running_stats.merge(state.aux[n], sums) for n, sums in new["statistics"].items()}
+        if agent.update_statistics is not None:
+            aux["agent"] = agent.update_statistics(inner(state), new["agent"]).aux
         return state._replace(aux=state.aux | aux)
 
     return agent._replace(
@@ -130,9 +132,9 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
         act=act,
         gradient=gradient,
         apply=apply,
-        plan=plan if agent.plan is not None else None,
+        minibatches=minibatches if agent.minibatches is not None else None,
         priority=priority if agent.priority is not None else None,
-        moments=moments,
-        observe=observe,
-        absorb=absorb if config.reward else None,
+        statistics=statistics,
+        update_statistics=update_statistics,
+        after_step=after_step if config.reward else None,
     )

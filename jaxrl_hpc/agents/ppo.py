@@ -9,23 +9,24 @@ order; with an LSTM whole environment copies are dealt out, so that sequences st
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents import normalise
-from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, make_core, raw_action
+from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, check_standardised, make_core, raw_action
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import advantages, optimise
 from jaxrl_hpc.ops.shuffle import grid_orders
 from jaxrl_hpc.schema import static, traced
-from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, Metrics, PyTree, UpdateInfo
+from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, Metrics, PyTree, Unrolls, UpdateInfo
 
 
 class Config(ActorCriticConfig):
     """PPO's settings."""
 
+    suitable_unroll: ClassVar[int] = 128
     name: Literal["ppo"] = "ppo"
     epochs: int = static(4, "passes over each unroll", ge=1)
     minibatches: int = static(4, "updates per pass", ge=1)
@@ -77,7 +78,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         state = core.init(key, hypers)
         return state._replace(aux={"stopped": jnp.bool_(False)}) if config.kl_stop else state
 
-    def plan(state: LearnerState, batch: Batch, key: Array) -> Batch:
+    def minibatches(state: LearnerState, batch: Batch, key: Array) -> Batch:
         data, hypers = batch.data, state.hypers
         view = core.view(state.params, data.obs, core.memory(data))
         following = core.next_value(state.params, data, view)
@@ -102,6 +103,9 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
             raise UserError(
                 f"agent.minibatches: {config.minibatches} does not divide the unroll's {count} {kind}"
             )
+        size = data.reward.size // config.minibatches
+        if config.normalise_advantage:
+            check_standardised(size, "agent.minibatches: each")
         orders = orders.reshape(updates_per_unroll, count // config.minibatches)
         dealt = _deal(rows, orders, 1 if config.lstm else 0)
         if config.lstm:
@@ -145,7 +149,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
             return {"params": grads, "kl": metrics["kl"]}, UpdateInfo(metrics, jnp.zeros((0,)))
         return grads, UpdateInfo(metrics, jnp.zeros((0,)))
 
-    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+    def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
         step = state.step + 1
 
         def updated(grads: PyTree) -> tuple[PyTree, PyTree]:
@@ -164,15 +168,13 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return state._replace(params=params, opt=opt, step=step, aux={"stopped": stopped})
 
     agent = Agent(
-        data="trajectories",
-        batch_size=0,
-        window=1,
+        needs=Unrolls(),
         init=init,
         actor=core.actor,
         carry=core.carry,
         act=core.act,
         gradient=gradient,
         apply=apply,
-        plan=plan,
+        minibatches=minibatches,
     )
     return normalise.wrap(config.normalise, spec, agent)

@@ -14,7 +14,7 @@ episode is bootstrapped from its own last observation. Priority of a sequence: e
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +29,34 @@ from jaxrl_hpc.ops import optimise
 from jaxrl_hpc.ops.losses import huber, select_action
 from jaxrl_hpc.ops.returns import sequence_returns
 from jaxrl_hpc.schema import static, traced
-from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, Transition, UpdateInfo
+from jaxrl_hpc.types import (
+    Agent,
+    Array,
+    Batch,
+    EnvSpec,
+    LearnerState,
+    PyTree,
+    Transition,
+    UpdateInfo,
+    Windows,
+)
 
 
-class Config(dqn.Options):
+class Config(dqn.DQNOptions):
     """Recurrent DQN's settings."""
 
+    suitable_replay: ClassVar[str] = "sequence"
     name: Literal["recurrent_dqn"] = "recurrent_dqn"
     lstm: int = static(64, "width of the LSTM", ge=1)
     burn_in: int = static(4, "steps that only bring the memory up to date", ge=0)
     length: int = static(16, "steps of a sequence that are learned from", ge=1)
-    batch_size: int = static(32, "sequences per update", ge=1)
+    batch_size: int = static(32, "sequences per update", per_shard="exact", ge=1)
     priority_mix: float = traced(0.9, "share of the largest error in a sequence's priority", ge=0, le=1)
     normalise: NormaliseConfig = NormaliseConfig()
+
+    @property
+    def window(self) -> int:
+        return self.burn_in + self.length
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
@@ -73,7 +88,9 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     def carry(env_ids: Array) -> PyTree:
         return {"memory": initial_carry(env_ids.shape[0], config.lstm), **dqn.identity(config, env_ids)}
 
-    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+    def act(
+        actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, PyTree]:
         before = carry["memory"]
         values, after = look(actor_params["params"], obs[None], before, jnp.zeros((1, obs.shape[0]), bool))
         carry = carry | {"memory": jax.tree.map(lambda x: x[0], after)}
@@ -145,15 +162,13 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         metrics = {"loss": value_loss, "q_value": value.mean(), "td_error": jnp.abs(error).mean()}
         return grads, UpdateInfo(metrics, mixed(error, h["priority_mix"]))
 
-    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+    def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
         params, opt = optimise.update(config, state.hypers, state.progress, state.params, state.opt, grads)
-        target = dqn.move_target(config, state, params)
+        target = dqn.move_target(config, state, params, state.step + 1)
         return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
 
     agent = Agent(
-        data="transitions",
-        batch_size=config.batch_size,
-        window=config.burn_in + config.length,
+        needs=Windows(config.window, config.batch_size),
         init=init,
         actor=actor,
         carry=carry,

@@ -6,13 +6,15 @@ smoothed target actions. With these three off it is DDPG (Lillicrap et al. 2016;
 
 k is n, or less where the episode ends inside the window; d is 0 where it terminated. Networks see
 actions in [-1, 1]; the environment gets them stretched to its true bounds. Both gradients are taken
-at the same parameters, so that one reduction over devices and ranks serves both.
+at the same parameters, so that one reduction over devices and ranks serves both. The importance weights w
+of a prioritised replay correct the critics' regression only; the policy's loss has none, as in D4PG
+(Barth-Maron et al. 2018, algorithm 1).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +28,13 @@ from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
 from jaxrl_hpc.ops import noise, optimise
 from jaxrl_hpc.ops.returns import fold_window, take_step
 from jaxrl_hpc.schema import static, traced
-from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo
+from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
 
 
-class Options(optimise.OptimiserConfig):
+class TD3Options(optimise.OptimiserConfig):
     """What TD3 and DDPG share."""
 
+    suitable_replay: ClassVar[str] = "uniform"
     network: NetworkConfig = NetworkConfig(hidden=(256, 256))
     learning_rate: float = traced(1e-3, "Adam step size of the critics", gt=0)
     actor_learning_rate: float = traced(1e-3, "Adam step size of the policy", gt=0)
@@ -41,7 +44,7 @@ class Options(optimise.OptimiserConfig):
     smoothing: float = traced(0.2, "noise on target actions, in half ranges of the action", ge=0)
     smoothing_clip: float = traced(0.5, "largest such noise", ge=0)
     n_step: int = static(1, "length of the return before bootstrapping", ge=1, le=64)
-    batch_size: int = static(128, "transitions per update", ge=1)
+    batch_size: int = static(128, "transitions per update", per_shard="exact", ge=1)
     gamma: float = traced(0.99, "discount", ge=0, le=1)
     target_rate: float = traced(0.005, "part of the way the targets move per update", gt=0, le=1)
     noise: Literal["gaussian", "ou"] = static("gaussian", "exploration: independent, or correlated over time")
@@ -50,14 +53,19 @@ class Options(optimise.OptimiserConfig):
     random_fraction: float = traced(0.0, "part of the run that begins with uniform actions", ge=0, le=1)
     normalise: NormaliseConfig = NormaliseConfig()
 
+    @property
+    def window(self) -> int:
+        """Steps of a replay sample."""
+        return self.n_step
 
-class Config(Options):
+
+class Config(TD3Options):
     """TD3's settings."""
 
     name: Literal["td3"] = "td3"
 
 
-def make(config: Options, spec: EnvSpec, *, num_envs: int) -> Agent:
+def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
     del num_envs
     if spec.discrete:
         raise UserError(f"agent 'td3' needs continuous actions; env {spec.name!r} has discrete ones: use dqn")
@@ -97,7 +105,9 @@ def make(config: Options, spec: EnvSpec, *, num_envs: int) -> Agent:
     def carry(env_ids: Array) -> PyTree:
         return {"noise": jnp.zeros((env_ids.shape[0], action_size))} if config.noise == "ou" else ()
 
-    def act(actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool):
+    def act(
+        actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, PyTree]:
         unit = policy(actor_params["params"], obs)
         if greedy:
             return scale.to_env(unit), carry, ()
@@ -141,27 +151,29 @@ def make(config: Options, spec: EnvSpec, *, num_envs: int) -> Agent:
         (loss, (error, values)), critic_grads = jax.value_and_grad(critic_loss, has_aux=True)(
             state.params["critic"]
         )
-        policy_params = state.params["policy"]
+        policy_params, due = state.params["policy"], policy_due(state.step)
         policy_grads = jax.lax.cond(  # zero, and not computed, in updates that leave the policy alone
-            policy_due(state.step),
+            due,
             jax.grad(policy_loss),
             lambda params: jax.tree.map(jnp.zeros_like, params),
             policy_params,
         )
         size = jnp.abs(error).mean(axis=0)
         metrics = {"loss": loss, "q_value": values[0].mean(), "td_error": size.mean()}
-        return {"critic": critic_grads, "policy": policy_grads}, UpdateInfo(metrics, size)
+        grads = {"critic": critic_grads, "policy": policy_grads}
+        # with the gradients: where they are applied later, the step may be another one by then
+        return {"params": grads, "due": due.astype(jnp.float32)}, UpdateInfo(metrics, size)
 
-    def apply(state: LearnerState, grads: PyTree) -> LearnerState:
+    def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
         h = state.hypers
         rates = {"critic": h["learning_rate"], "policy": h["actor_learning_rate"]}
         params, opt = {}, {}
         for name, rate in rates.items():
             hypers = {**h, "learning_rate": rate}
             params[name], opt[name] = optimise.update(
-                config, hypers, state.progress, state.params[name], state.opt[name], grads[name]
+                config, hypers, state.progress, state.params[name], state.opt[name], grads["params"][name]
             )
-        due = policy_due(state.step)
+        due = grads["due"] > 0.5  # a mean of equal values
 
         def when_due(new: PyTree, old: PyTree) -> PyTree:
             return jax.tree.map(lambda n, o: jnp.where(due, n, o), new, old)
@@ -174,9 +186,7 @@ def make(config: Options, spec: EnvSpec, *, num_envs: int) -> Agent:
         )
 
     agent = Agent(
-        data="transitions",
-        batch_size=config.batch_size,
-        window=config.n_step,
+        needs=Windows(config.window, config.batch_size),
         init=init,
         actor=actor,
         carry=carry,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_hpc.networks.world_model import Prediction, WorldModel
-from jaxrl_hpc.ops import running
+from jaxrl_hpc.ops import running_stats
 from jaxrl_hpc.types import Array, PyTree, Transition
 
 ERROR_MEMORY = 0.99  # of the running error, per unroll
@@ -22,9 +22,9 @@ ERROR_MEMORY = 0.99  # of the running error, per unroll
 class Knowledge(NamedTuple):
     """What is known apart from the model's parameters."""
 
-    state: running.Statistics  # [D]
-    change: running.Statistics  # [D]
-    reward: running.Statistics  # []
+    state: running_stats.RunningStats  # [D]
+    change: running_stats.RunningStats  # [D]
+    reward: running_stats.RunningStats  # []
     error: Array  # [] running mean squared error of standardised changes and rewards, of new steps
     mistaken: Array  # [] running share of new steps whose termination was predicted wrongly
 
@@ -32,23 +32,23 @@ class Knowledge(NamedTuple):
 class Fresh(NamedTuple):
     """What an unroll adds; the sum over shards belongs to all of them."""
 
-    state: running.Sums
-    change: running.Sums
-    reward: running.Sums
+    state: running_stats.Sums
+    change: running_stats.Sums
+    reward: running_stats.Sums
     error: Array  # [] summed over steps
     mistaken: Array  # [] summed over steps
 
 
 def unknown(size: int) -> Knowledge:
-    one, many = running.empty(()), running.empty((size,))
+    one, many = running_stats.empty(()), running_stats.empty((size,))
     return Knowledge(many, many, one, jnp.float32(1), jnp.float32(1))
 
 
-def _spread(statistics: running.Statistics) -> Array:
-    return jnp.sqrt(running.variance(statistics)) + 1e-3  # constant parts must not be blown up
+def _spread(statistics: running_stats.RunningStats) -> Array:
+    return jnp.sqrt(running_stats.variance(statistics)) + 1e-3  # constant parts must not be blown up
 
 
-def _standard(statistics: running.Statistics, x: Array) -> Array:
+def _standard(statistics: running_stats.RunningStats, x: Array) -> Array:
     return (x - statistics.mean) / _spread(statistics)
 
 
@@ -87,9 +87,9 @@ def fresh(model: WorldModel, params: PyTree, known: Knowledge, steps: Transition
     square, _ = errors(known, found, state, flat)
     wrong = (found.end > 0) != (flat.discount < 0.5)
     return Fresh(
-        running.sums(known.state, state),
-        running.sums(known.change, change),
-        running.sums(known.reward, flat.reward),
+        running_stats.sums(known.state, state),
+        running_stats.sums(known.change, change),
+        running_stats.sums(known.reward, flat.reward),
         square.mean(axis=0).sum(),
         wrong.astype(jnp.float32).mean(axis=0).sum(),
     )
@@ -100,9 +100,9 @@ def learn(known: Knowledge, new: Fresh) -> Knowledge:
     count = jnp.maximum(new.state.number, 1.0)
     keep = ERROR_MEMORY
     return Knowledge(
-        running.merge(known.state, new.state),
-        running.merge(known.change, new.change),
-        running.merge(known.reward, new.reward),
+        running_stats.merge(known.state, new.state),
+        running_stats.merge(known.change, new.change),
+        running_stats.merge(known.reward, new.reward),
         keep * known.error + (1 - keep) * new.error / count,
         keep * known.mistaken + (1 - keep) * new.mistaken / count,
     )

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import psutil
 import yaml
 
-from jaxrl_hpc import machine
-from jaxrl_hpc.build import build, hypers_of
-from jaxrl_hpc.fleet import Lane
-from jaxrl_hpc.machine import available_cores
-from jaxrl_hpc.sweeps.plan import Plan, make_plan
+from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime.build import build, hypers_of
+from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.runtime.seeds import Lane
+from jaxrl_hpc.runtime.train import make_runner
+from jaxrl_hpc.sweeps.plan import SweepPlan, make_plan
 from jaxrl_hpc.sweeps.spec import load_spec
-from jaxrl_hpc.train import make_fleet
 
 BASE = {"run.eval_every": 0, "run.final_eval_episodes": 8, "run.tensorboard": False}
 
@@ -40,7 +40,7 @@ class Length(NamedTuple):
     alone: int
 
 
-def plan_of(folder: Path, steps: int, trials: int, mode: str = "solo") -> tuple[Path, Plan]:
+def plan_of(folder: Path, steps: int, trials: int, mode: str = "solo") -> tuple[Path, SweepPlan]:
     """A sweep over step sizes."""
     axis = {"grid": [3e-4, 3e-3], "points": trials, "log": True} if trials > 1 else [1e-3]
     per_task = trials if mode in ("vmap", "one_task") else -(-trials // available_cores())
@@ -149,7 +149,7 @@ def compile_only(sweep_file: str) -> None:
     trials = make_plan(load_spec(sweep_file)).tasks[0].trials
     config = trials[0].config
     machine.prepare(config, len(trials))
-    make_fleet(config, build(config), [Lane(t.seed, hypers_of(t.config), t.id) for t in trials]).compile()
+    make_runner(config, build(config), [Lane(t.seed, hypers_of(t.config), t.id) for t in trials]).compile()
 
 
 def warm_up(folder: Path, steps: int, trials: int, mode: str = "solo") -> None:

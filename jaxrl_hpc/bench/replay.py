@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_hpc.bench import replay_peers
-from jaxrl_hpc.bench.replay_cases import Case, insertion_cases, payload_ours, tree_cases
+from jaxrl_hpc.bench.replay_cases import ReplayCase, insertion_cases, payload_ours, tree_cases
 from jaxrl_hpc.replay import sum_tree
 
 CAPACITIES = (2**14, 2**17, 2**20)
@@ -70,7 +70,7 @@ def _cases(quick: bool) -> Any:
     yield from insertion_cases(largest, INSERTED)
 
 
-def measure(cases: list[Case], rounds: int) -> list[dict[str, Any]]:
+def measure(cases: list[ReplayCase], rounds: int) -> list[dict[str, Any]]:
     """Rows {impl, op, capacity, batch, fanout, median_us}."""
     times: list[list[float]] = [[] for _ in cases]
     for _ in range(rounds):

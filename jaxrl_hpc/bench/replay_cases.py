@@ -23,7 +23,7 @@ from jaxrl_hpc.types import Transition
 ADDED = 16
 
 
-class Case(NamedTuple):
+class ReplayCase(NamedTuple):
     """One cell of the table. `measure` runs it once and gives CPU microseconds per operation."""
 
     impl: str
@@ -67,7 +67,9 @@ def repeats_for(batch: int) -> int:
     return 2_000 if batch <= 64 else 400
 
 
-def tree_cases(kernel: str, capacity: int, batch: int, fanout: int, ops: tuple[str, ...]) -> Iterator[Case]:
+def tree_cases(
+    kernel: str, capacity: int, batch: int, fanout: int, ops: tuple[str, ...]
+) -> Iterator[ReplayCase]:
     """Our tree: kernel "auto" (compiled on CPU) or "jax"."""
     shape = sum_tree.layout(capacity, fanout)
     operation = kernels.operations(shape, kernel, number=batch, stratified=True)  # type: ignore[arg-type]
@@ -95,7 +97,7 @@ def tree_cases(kernel: str, capacity: int, batch: int, fanout: int, ops: tuple[s
     steps = {"add": add, "sample": sample, "update": update, "cycle": cycle}
     for op in ops:
         repeats = repeats_for(batch) // (4 if kernel == "jax" else 1)
-        yield Case(name, op, capacity, batch, fanout, compiled_loop(steps[op], start(), repeats))
+        yield ReplayCase(name, op, capacity, batch, fanout, compiled_loop(steps[op], start(), repeats))
 
 
 def new_priority(mass: Any, i: Any) -> Any:
@@ -138,7 +140,7 @@ def filled(add: Callable, state: Any, capacity: int) -> Any:
     return jax.block_until_ready(fill(state))
 
 
-def payload_ours(capacity: int, batch: int) -> Iterator[Case]:
+def payload_ours(capacity: int, batch: int) -> Iterator[ReplayCase]:
     config = prioritised.Config(capacity=capacity, min_size=1)
     replay = prioritised.make(config, num_envs=1, unroll_length=ADDED, window=1, batch_size=batch)
     hypers = {name: jnp.float32(value) for name, value in traced_values(config).items()}
@@ -162,10 +164,10 @@ def payload_ours(capacity: int, batch: int) -> Iterator[Case]:
 
     runs = {"add": run_add, "sample": lambda: sample(held[0], key, progress), "update": run_update}
     for op, run in runs.items():
-        yield Case("jaxrl_hpc", f"payload {op}", capacity, batch, 8, python_calls(run, 200))
+        yield ReplayCase("jaxrl_hpc", f"payload {op}", capacity, batch, 8, python_calls(run, 200))
 
 
-def insertion_cases(capacity: int, items: int) -> Iterator[Case]:
+def insertion_cases(capacity: int, items: int) -> Iterator[ReplayCase]:
     """Inserting items one by one against reserve, write, one commit; microseconds for all of them."""
     config = prioritised.Config(capacity=capacity)
     replay = lazy.make(config, batch_size=32)
@@ -189,4 +191,4 @@ def insertion_cases(capacity: int, items: int) -> Iterator[Case]:
     for name, step in {"insert one by one": each, "insert lazily": together}.items():
         hypers = {name: jnp.float32(value) for name, value in traced_values(config).items()}
         start = replay.init(example, hypers)
-        yield Case("jaxrl_hpc", name, capacity, items, config.fanout, compiled_loop(step, start, 100))
+        yield ReplayCase("jaxrl_hpc", name, capacity, items, config.fanout, compiled_loop(step, start, 100))

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl_hpc.bench.replay_cases import (
     ADDED,
-    Case,
+    ReplayCase,
     compiled_loop,
     filled,
     new_priority,
@@ -22,7 +22,7 @@ from jaxrl_hpc.bench.replay_cases import (
 )
 
 
-def flashbax_cases(capacity: int, batch: int, ops: tuple[str, ...]) -> Iterator[Case]:
+def flashbax_cases(capacity: int, batch: int, ops: tuple[str, ...]) -> Iterator[ReplayCase]:
     """flashbax's binary tree, updated the way its own buffers do on CPU."""
     from flashbax.buffers import sum_tree as peer
 
@@ -50,12 +50,12 @@ def flashbax_cases(capacity: int, batch: int, ops: tuple[str, ...]) -> Iterator[
 
     steps = {"add": add, "sample": sample, "update": update, "cycle": cycle}
     for op in ops:
-        yield Case(
+        yield ReplayCase(
             "flashbax", op, capacity, batch, 2, compiled_loop(steps[op], start(), repeats_for(batch) // 2)
         )
 
 
-def payload_flashbax(capacity: int, batch: int) -> Iterator[Case]:
+def payload_flashbax(capacity: int, batch: int) -> Iterator[ReplayCase]:
     import flashbax
 
     buffer = flashbax.make_prioritised_item_buffer(
@@ -80,10 +80,10 @@ def payload_flashbax(capacity: int, batch: int) -> Iterator[Case]:
         return held[0].current_index
 
     for op, run in {"add": run_add, "sample": lambda: sample(held[0], key), "update": run_update}.items():
-        yield Case("flashbax", f"payload {op}", capacity, batch, 2, python_calls(run, 50))
+        yield ReplayCase("flashbax", f"payload {op}", capacity, batch, 2, python_calls(run, 50))
 
 
-def payload_cpprb(capacity: int, batch: int) -> Iterator[Case]:
+def payload_cpprb(capacity: int, batch: int) -> Iterator[ReplayCase]:
     import cpprb
 
     fields = {name: {"shape": 4} for name in ("obs", "next_obs")}
@@ -100,10 +100,10 @@ def payload_cpprb(capacity: int, batch: int) -> Iterator[Case]:
         "update": lambda: buffer.update_priorities(index, priority),
     }
     for op, run in runs.items():
-        yield Case("cpprb", f"payload {op}", capacity, batch, 2, python_calls(run, 50))
+        yield ReplayCase("cpprb", f"payload {op}", capacity, batch, 2, python_calls(run, 50))
 
 
-def payload_numba(capacity: int, batch: int) -> Iterator[Case]:
+def payload_numba(capacity: int, batch: int) -> Iterator[ReplayCase]:
     """A plain binary tree in arrays, compiled by numba, with one array per field."""
     import numba
 
@@ -153,10 +153,10 @@ def payload_numba(capacity: int, batch: int) -> Iterator[Case]:
         "update": lambda: update(tree, index, priority),
     }
     for op, run in runs.items():
-        yield Case("numba", f"payload {op}", capacity, batch, 2, python_calls(run, 50))
+        yield ReplayCase("numba", f"payload {op}", capacity, batch, 2, python_calls(run, 50))
 
 
-def payload_torchrl(capacity: int, batch: int) -> Iterator[Case]:
+def payload_torchrl(capacity: int, batch: int) -> Iterator[ReplayCase]:
     """torchrl's C++ tree without payload, which favours it."""
     import torch
     from torchrl._torchrl import SumSegmentTreeFp32
@@ -179,10 +179,10 @@ def payload_torchrl(capacity: int, batch: int) -> Iterator[Case]:
         tree[index] = priority
 
     for op, run in {"add": add, "sample": sample, "update": update}.items():
-        yield Case("torchrl (tree only)", f"payload {op}", capacity, batch, 2, python_calls(run, 50))
+        yield ReplayCase("torchrl (tree only)", f"payload {op}", capacity, batch, 2, python_calls(run, 50))
 
 
-PAYLOAD: dict[str, Callable[[int, int], Iterator[Case]]] = {
+PAYLOAD: dict[str, Callable[[int, int], Iterator[ReplayCase]]] = {
     "flashbax": payload_flashbax,
     "cpprb": payload_cpprb,
     "numba": payload_numba,

@@ -6,7 +6,7 @@ examples:
 
 Trains DQN (8 environments : 1 update, batch 128) with two hidden layers of growing width, with one XLA
 thread and with one per core, in turns. The first width from which on more threads are quicker is what
-WIDE_LAYER in jaxrl_hpc/machine.py should say: narrower networks get one thread.
+WIDE_LAYER in jaxrl_hpc/runtime/machine.py should say: narrower networks get one thread.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_hpc import machine
 from jaxrl_hpc.bench.cases import WIDTHS, width_case
 from jaxrl_hpc.bench.interleave import Entry, machine_facts, ratio, take_turns
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.runtime import machine
 
 WORTH_IT = 1.1  # a second core must bring at least this much to be taken from another run
 

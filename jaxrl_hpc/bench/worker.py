@@ -28,28 +28,28 @@ class Work(NamedTuple):
 def ours(case: Any) -> Work:
     """Through the same calls as `jaxrl-hpc train`, in chunks of the same size."""
     from jaxrl_hpc import config as configs
-    from jaxrl_hpc import machine
-    from jaxrl_hpc.build import build
-    from jaxrl_hpc.schedule import Schedule
-    from jaxrl_hpc.train import lanes_of, make_fleet
+    from jaxrl_hpc.runtime import machine
+    from jaxrl_hpc.runtime.build import build
+    from jaxrl_hpc.runtime.train import lanes_of, make_runner
+    from jaxrl_hpc.runtime.trainer import ChunkSchedule
 
     config = configs.from_dict(case.ours)
     lanes = lanes_of(config)
     machine.prepare(config, len(lanes))
     parts = build(config)
-    fleet = make_fleet(config, parts, lanes)
-    fleet.compile()
-    fleet.initialise()
-    chunk = Schedule.of(config, parts).chunk
-    fleet.step(chunk)
-    before = fleet.counters()
-    fleet.step(chunk)
-    after = fleet.counters()
+    runner = make_runner(config, parts, lanes)
+    runner.compile()
+    runner.initialise()
+    chunk = ChunkSchedule.of(config, parts).chunk
+    runner.step(chunk)
+    before = runner.counters()
+    runner.step(chunk)
+    after = runner.counters()
 
     def run(chunks: int) -> None:
         for _ in range(chunks):
-            fleet.step(chunk)
-        fleet.wait()
+            runner.step(chunk)
+        runner.wait()
 
     steps, updates = ((after[name] - before[name]) * len(lanes) for name in ("env_steps", "updates"))
     return Work(run, steps, updates)

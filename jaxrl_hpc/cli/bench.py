@@ -19,7 +19,7 @@ import importlib
 KINDS = {
     "train": ("jaxrl_hpc.bench.train", "training loops: ours and rejax's"),
     "replay": ("jaxrl_hpc.bench.replay", "replay memories: ours and other libraries'"),
-    "pieces": ("jaxrl_hpc.bench.pieces", "where the time of a training iteration goes"),
+    "pieces": ("jaxrl_hpc.bench.profile", "where the time of a training iteration goes"),
     "threads": ("jaxrl_hpc.bench.threads", "the layer width from which on more threads help"),
 }
 

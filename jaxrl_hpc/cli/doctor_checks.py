@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import psutil
 
-from jaxrl_hpc import __version__, machine
+from jaxrl_hpc import __version__
+from jaxrl_hpc.runtime import machine
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 
@@ -122,7 +123,7 @@ def compilation_cache() -> Check:
 
 
 def compiled_parts() -> Check:
-    from jaxrl_hpc.envs.outside import pulse
+    from jaxrl_hpc.envs.external import pulse
     from jaxrl_hpc.replay import native
 
     missing = []

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 
+MAX_EPISODES = 10_000_000  # per seed
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="folder of a run")
@@ -21,28 +23,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.comm.ranks import world
-    from jaxrl_hpc.envs.outside import mpi_ranks
-    from jaxrl_hpc.errors import UserError
-    from jaxrl_hpc.evaluation import evaluate_run
+    from jaxrl_hpc.envs.external import mpi_ranks
+    from jaxrl_hpc.errors import UserError, os_errors_told
+    from jaxrl_hpc.runtime.evaluation import evaluate_run
 
-    if args.episodes < 1:
-        raise UserError(f"--episodes: should be at least 1 (it is {args.episodes})")
+    if not 1 <= args.episodes <= MAX_EPISODES:
+        raise UserError(f"--episodes: should be from 1 to {MAX_EPISODES:,} (it is {args.episodes:,})")
+    if not 0 <= args.seed < 2**31 - 1:
+        raise UserError(f"--seed: should be from 0 to 2^31 - 2 (it is {args.seed})")
     ranks = world()
     if ranks.size > 1 and not ranks.first:
         mpi_ranks.serve()  # only an environment that is a parallel program needs more than one rank
         return 0
-    with ranks.guard():
+    with ranks.guard(), os_errors_told():
         result = evaluate_run(args.run_dir, args.episodes, args.seed, args.overrides)
         mpi_ranks.stop()
     if args.json:
         print(json.dumps(result))
         return 0
-    low, high = result["eval_return_ci95"]
+    low, high = result["eval_return_interval"]
     print(f"{result['env']} after {result['env_steps']:,} steps, {args.episodes} episodes a seed")
     for seed, value in result["eval_return_per_seed"].items():
         print(f"  seed {seed}: {value:.2f}")
-    print(f"return {result['eval_return_iqm']:.2f} (IQM, 95 % interval {low:.2f} to {high:.2f})")
+    print(f"return {result['eval_return_score']:.2f} ({low:.2f} to {high:.2f}; {result['eval_spread']})")
     for name in result:
-        if name.endswith("_iqm") and name != "eval_return_iqm":
-            print(f"{name.removeprefix('eval_').removesuffix('_iqm')} {result[name]:.3f} (IQM)")
+        if name.endswith("_score") and name != "eval_return_score":
+            print(f"{name.removeprefix('eval_').removesuffix('_score')} {result[name]:.3f}")
     return 0

@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxrl_hpc import config, registry
+    from jaxrl_hpc import config
+    from jaxrl_hpc.config import registry
 
     table = Table("name", "what it is", box=None, pad_edge=False)
     if args.kind in ("configs", "sweeps"):

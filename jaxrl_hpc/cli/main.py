@@ -9,12 +9,14 @@ import os
 import sys
 
 from jaxrl_hpc import __version__
-from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.errors import UserError, os_errors_told
 
 # name -> (module, one line of help); modules are imported only when used
 COMMANDS = {
     "train": ("jaxrl_hpc.cli.train", "train a config"),
     "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
+    "runs": ("jaxrl_hpc.cli.runs", "list the runs in a folder; empty its trash"),
+    "verify": ("jaxrl_hpc.cli.verify", "check all checkpoints of a run"),
     "sweep": ("jaxrl_hpc.cli.sweep", "many trials: plan, run, submit as a job array, collect"),
     "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
     "export": ("jaxrl_hpc.cli.export", "a run's policy as a folder that acts without this package"),
@@ -63,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
     if rest:
         args.overrides += rest  # key=value after an option, which argparse does not take
     try:
-        return args.run(args)
+        with os_errors_told():
+            return args.run(args)
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)

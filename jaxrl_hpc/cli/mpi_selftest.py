@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxrl_hpc.comm.one_sided import examine
+from jaxrl_hpc.comm.rma.selftest import examine
 
 
 def _allreduce(comm: Any) -> str:

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.errors import UserError
-    from jaxrl_hpc.play import play_run
+    from jaxrl_hpc.runtime.play import play_run
 
     for name in ("episodes", "frames"):
         if getattr(args, name) < 1:

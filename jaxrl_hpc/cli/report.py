@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{sweeps[0]} is a sweep, which has a page of its own: give it alone")
         write_sweep_report(sweeps[0], output)
     else:
-        from jaxrl_hpc.io.report import write_report
+        from jaxrl_hpc.report.page import write_report
 
         write_report(folders, output)
     print(f"wrote {output}")

@@ -26,6 +26,8 @@ from typing import Any
 
 from jaxrl_hpc.errors import UserError
 
+SPLIT = ("async", "rma", "rma_queue", "central_inference", "dyna")  # workflows with actors and learners
+
 
 def _numbers(text: str) -> list[int]:
     values = [int(part) for part in text.split(",") if part.strip().isdigit()]
@@ -54,20 +56,20 @@ def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc import config as configs
     from jaxrl_hpc.cli.doctor_checks import find_mpiexec
     from jaxrl_hpc.scaling import figure, study
-    from jaxrl_hpc.scaling.model import Network
+    from jaxrl_hpc.scaling.model import NetworkModel
 
     config = configs.load(args.config, args.overrides)
     folder = args.out or Path("runs") / "scaling" / config.run.name
     if args.split is not None:
         return _split(config, args, folder)
-    if not hasattr(config.workflow, "shards"):
+    if not config.workflow.resources().mpi_in_programs:
         raise UserError(
             "scaling: use a config with workflow.name=sharded, or --split RANKS with actors and learners"
         )
     launcher = args.mpiexec or find_mpiexec()
     if launcher is None and max(args.ranks) > 1:
         raise UserError("scaling: there is no mpiexec; jaxrl-hpc doctor says how to get one")
-    network = Network(1e-6 * args.latency, 1e9 * args.bandwidth)
+    network = NetworkModel(1e-6 * args.latency, 1e9 * args.bandwidth)
     request = study.Request(
         config, args.ranks, args.devices, args.mode, args.seconds, args.rounds, launcher or "", network
     )
@@ -85,21 +87,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _split(config: Any, args: argparse.Namespace, folder: Path) -> int:
     """Roles for a job of so many ranks."""
-    from jaxrl_hpc import machine
-    from jaxrl_hpc.build import build
+    from jaxrl_hpc.runtime import machine
+    from jaxrl_hpc.runtime.build import build
     from jaxrl_hpc.scaling import measure, split
-    from jaxrl_hpc.scaling.costs import Plan
-    from jaxrl_hpc.scaling.model import Network
+    from jaxrl_hpc.scaling.costs import JobPlan
+    from jaxrl_hpc.scaling.model import NetworkModel
 
     flow: Any = config.workflow
-    if not hasattr(flow, "in_flight"):
-        raise UserError(f"scaling --split: workflow {flow.name!r} has no actors and learners")
+    if flow.name not in SPLIT:
+        raise UserError(f"scaling --split: workflow {flow.name!r} has no actors and learners to divide")
     if args.split < 2:
         raise UserError(f"scaling --split: {args.split} rank(s) cannot be divided; at least 2 are needed")
     machine.prepare(config, 1)
-    network = Network(1e-6 * args.latency, 1e9 * args.bandwidth)
+    network = NetworkModel(1e-6 * args.latency, 1e9 * args.bandwidth)
     costs = measure.costs_of(config, build(config), network, args.cores)
-    plan = Plan(flow.name, 1, in_flight=flow.in_flight, batch=flow.batch_trajectories)
+    plan = JobPlan(flow.name, 1, in_flight=flow.in_flight, batch=flow.batch_trajectories)
     best, choices = split.recommend(costs, plan, args.split, flow.learner_mode == "shared")
     folder.mkdir(parents=True, exist_ok=True)
     found = split.report(costs, best, choices) | {"config": config.to_dict()}

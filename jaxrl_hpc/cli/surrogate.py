@@ -36,10 +36,19 @@ def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.envs.exabooster import fitting, gates, surrogate
     from jaxrl_hpc.errors import UserError
 
-    least = {"rows": 2000, "width": 1, "layers": 1, "updates": 1, "batch": 1}
-    for name, low in least.items():
-        if getattr(args, name, low) < low:
-            raise UserError(f"--{name}: should be at least {low} (it is {getattr(args, name)})")
+    bounds = {
+        "rows": (2000, 100_000_000),
+        "width": (1, surrogate.MAX_SIZE),
+        "layers": (1, 100),
+        "updates": (1, 10_000_000),
+        "batch": (1, 1_000_000),
+        "seed": (0, 2**31 - 1),
+        "learning_rate": (0.0, 1.0),
+    }
+    for name, (low, high) in bounds.items():
+        if not low <= getattr(args, name, low) <= high:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: should be from {low} to {high} (it is {getattr(args, name)})")
     if args.action == "fit" and not Path(args.out).parent.is_dir():
         raise UserError(f"--out: there is no folder {Path(args.out).parent}")
     data_key, train_key, check_key = jax.random.split(jax.random.key(args.seed), 3)

@@ -96,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _submit(plan: Any, directory: Any, dry_run: bool) -> int:
     from jaxrl_hpc.sweeps import local, slurm
+    from jaxrl_hpc.sweeps.run import check_metric
 
+    check_metric(plan, plan.trials[0].config)
     plan_file = directory.freeze(plan, write=not dry_run)
     if dry_run:
         todo = [task.index for task in local.unfinished(plan, directory)]
@@ -116,17 +118,20 @@ def _submit(plan: Any, directory: Any, dry_run: bool) -> int:
 def _run(plan: Any, directory: Any, args: argparse.Namespace) -> int:
     from jaxrl_hpc.cli import sweep_text
     from jaxrl_hpc.errors import UserError
+    from jaxrl_hpc.runtime.train import EXIT_SAVED
     from jaxrl_hpc.sweeps import local
-    from jaxrl_hpc.sweeps.run import SAVED, run_task
-    from jaxrl_hpc.train import EXIT_SAVED
+    from jaxrl_hpc.sweeps.run import SAVED, check_metric, run_task
 
     if args.jobs is not None and args.jobs < 1:
         raise UserError(f"--jobs: should be at least 1 (it is {args.jobs})")
     index = array_index(args.task)
     if index is not None:
         plan.task(index)  # a wrong number is said before anything is written
+    alone = index is not None or len(plan.tasks) == 1
+    if not alone:  # a task of this process checks it itself, once it has set up the machine
+        check_metric(plan, plan.trials[0].config)
     plan_file = directory.freeze(plan)
-    if index is not None or len(plan.tasks) == 1:
+    if alone:
         outcome = run_task(plan, directory, index or 0)
         print(outcome.text)
         code = EXIT_SAVED if outcome.state == SAVED else 0

@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from jaxrl_hpc.io.units import count
+from jaxrl_hpc.metrics.units import count
 from jaxrl_hpc.sweeps import slurm
 from jaxrl_hpc.sweeps.collect import Standing, standings, write_table
 from jaxrl_hpc.sweeps.directory import SweepDirectory
 from jaxrl_hpc.sweeps.halving import budgets, combination
-from jaxrl_hpc.sweeps.plan import Plan, Trial, is_traced
+from jaxrl_hpc.sweeps.plan import SweepPlan, Trial, is_traced
 from jaxrl_hpc.sweeps.status import MISSING, sweep_status
 
 SHOWN_COMBINATIONS = 20
@@ -41,7 +41,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=240)
 
 
-def show_plan(plan: Plan, directory: SweepDirectory, as_json: bool) -> None:
+def show_plan(plan: SweepPlan, directory: SweepDirectory, as_json: bool) -> None:
     if as_json:
         tasks = [
             {"index": t.index, "id": t.id, "trials": [_plain(trial) for trial in t.trials]}
@@ -84,7 +84,7 @@ def _by_combination(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
     return groups
 
 
-def _axes(plan: Plan) -> Table:
+def _axes(plan: SweepPlan) -> Table:
     table = Table("axis", "values", "how they run", box=None, pad_edge=False)
     for key, axis in plan.spec.axes.items():
         taken = list(dict.fromkeys(number(trial.values[key]) for trial in plan.trials))
@@ -95,7 +95,7 @@ def _axes(plan: Plan) -> Table:
     return table
 
 
-def _packing(plan: Plan, directory: SweepDirectory) -> Table:
+def _packing(plan: SweepPlan, directory: SweepDirectory) -> Table:
     """A line per combination, task after task."""
     short = [key.partition(".")[2] for key in plan.spec.axes]
     table = Table("task", "trials", *short, "seeds", "results", box=None, pad_edge=False)
@@ -119,7 +119,7 @@ def _plain(trial: Trial) -> dict[str, Any]:
     return {"id": trial.id, "seed": trial.seed, "values": trial.values}
 
 
-def show_status(plan: Plan, directory: SweepDirectory, as_json: bool) -> None:
+def show_status(plan: SweepPlan, directory: SweepDirectory, as_json: bool) -> None:
     status = sweep_status(plan, directory)
     queued = slurm.jobs_in_queue(directory)
     if as_json:
@@ -152,13 +152,13 @@ def show_status(plan: Plan, directory: SweepDirectory, as_json: bool) -> None:
     show_best(plan, directory)
 
 
-def show_best(plan: Plan, directory: SweepDirectory) -> None:
+def show_best(plan: SweepPlan, directory: SweepDirectory) -> None:
     """The best combinations so far, and the command that trains the first of them again."""
     ranked = standings(plan, directory)
     if not ranked:
         return
     console = _console()
-    table = Table(plan.spec.metric, "95 % interval", "seeds", "settings", box=None, pad_edge=False)
+    table = Table(plan.spec.metric, "interval", "seeds", "settings", box=None, pad_edge=False)
     for entry in ranked[:SHOWN_BEST]:
         table.add_row(f"{entry.metric:.4g}", _interval(entry), str(entry.seeds), settings(entry.values))
     console.print(table)
@@ -170,7 +170,7 @@ def _interval(entry: Standing) -> str:
     return f"{entry.low:.4g} to {entry.high:.4g}" if entry.seeds > 1 else "–"
 
 
-def collect(plan: Plan, directory: SweepDirectory, path: Path) -> None:
+def collect(plan: SweepPlan, directory: SweepDirectory, path: Path) -> None:
     table = write_table(plan, directory, path)
     missing = sum(status == MISSING for status in table["status"].to_pylist())
     note = f" ({missing} without a result yet)" if missing else ""

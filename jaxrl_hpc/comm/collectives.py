@@ -1,4 +1,4 @@
-"""What shards do together, over the devices of a process and the ranks of a job.
+"""Collectives over shards: first over the devices of a process, then over the ranks of a job.
 
 Every collective takes a tree whose leaves have a leading axis of local shards [L, …] and has three parts:
 
@@ -25,6 +25,8 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from jaxrl_hpc.comm.layout import DEVICE, Layout
+from jaxrl_hpc.ops import row_packing
+from jaxrl_hpc.ops.row_packing import from_words, to_words
 from jaxrl_hpc.types import Array, PyTree
 
 Kind = Literal["add", "gather", "total"]
@@ -66,7 +68,7 @@ class Collectives(NamedTuple):
 
     def finish(self, kind: Kind, vector: Array, like: PyTree) -> PyTree:
         if kind == "gather":
-            return jax.vmap(lambda words: _from_words(words, like))(vector)
+            return jax.vmap(lambda words: from_words(words, like))(vector)
         if not self._summed(kind):
             vector = ordered_sum(vector)
         leaves, structure = jax.tree.flatten(like)
@@ -87,9 +89,9 @@ def shape_of_one(tree: PyTree) -> PyTree:
 def ordered_sum(terms: Array) -> Array:
     """terms[0] + terms[1] + …, in this order and no other.
 
-    In a loop whose length the compiler does not know, so that what comes before and after is compiled apart,
-    as it is where a message over devices or ranks stands there: otherwise it would be fused, and a product
-    and a sum in one fusion are rounded once instead of twice.
+    The loop's length is unknown to the compiler, so the code before and after it is compiled separately, as
+    it is around a message between devices or ranks. Otherwise XLA would fuse them, and a product and a sum
+    in one fusion are rounded once instead of twice.
     """
     sign = lax.bitcast_convert_type(terms.reshape(-1)[0], jnp.int32) < 0
     bit = sign.astype(jnp.int32)
@@ -97,20 +99,20 @@ def ordered_sum(terms: Array) -> Array:
     return lax.fori_loop(jnp.int32(1), count, lambda i, total: total + terms[i], terms[0])
 
 
+def broadcast(collectives: Collectives | None, tree: PyTree | None, like: PyTree) -> PyTree:
+    """The first rank's `tree`, bit for bit, on all ranks; the others give None. All know its shapes,
+    `like`."""
+    if collectives is None or collectives.comm is None:
+        assert tree is not None
+        return tree
+    import mpi4jax
+
+    mine = jnp.zeros(row_packing.packing(like).width, jnp.uint32) if tree is None else to_words(tree)
+    return from_words(mpi4jax.bcast(mine, 0, comm=collectives.comm), like)
+
+
 def _flat(kind: Kind, tree: PyTree) -> Array:
-    if kind != "gather":
-        return ravel_pytree(tree)[0]
-    words = [lax.bitcast_convert_type(leaf, jnp.uint32).reshape(-1) for leaf in jax.tree.leaves(tree)]
-    return jnp.concatenate(words)
-
-
-def _from_words(words: Array, like: PyTree) -> PyTree:
-    leaves, structure = jax.tree.flatten(like)
-    parts = jnp.split(words, np.cumsum([leaf.size for leaf in leaves])[:-1].tolist())
-    whole = [
-        lax.bitcast_convert_type(p.reshape(s.shape), s.dtype) for p, s in zip(parts, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, whole)
+    return ravel_pytree(tree)[0] if kind != "gather" else to_words(tree)
 
 
 def fingerprint(tree: PyTree) -> Array:
@@ -123,3 +125,23 @@ def fingerprint(tree: PyTree) -> Array:
     words = jnp.concatenate([lax.bitcast_convert_type(x, jnp.uint32).reshape(-1) for x in leaves])
     factor = 2 * lax.iota(jnp.uint32, words.size) + 1
     return jnp.sum(words * factor, dtype=jnp.uint32)
+
+
+def compare_replicas(layout: Layout, marks: np.ndarray) -> None:
+    """Fingerprints [S] of the learner that computed with each shard must agree."""
+    values, counts = np.unique(marks, return_counts=True)
+    if len(values) == 1:
+        return
+    usual = values[counts == counts.max()]
+    expected = marks[0] if marks[0] in usual else usual[0]
+    per_device = layout.local // len(layout.devices)
+    odd = {
+        (layout.rank_of(int(s)), int(s) % layout.local // per_device)
+        for s in np.flatnonzero(marks != expected)
+    }
+    where = ", ".join(f"rank {rank} device {device}" for rank, device in sorted(odd))
+    usual_rank = layout.rank_of(int(np.argmax(marks == expected)))
+    raise RuntimeError(
+        f"the learners have drifted apart: {where} not as rank {usual_rank}; "
+        "a device computes wrongly or a program is not deterministic; resume from the last checkpoint"
+    )

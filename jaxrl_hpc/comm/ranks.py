@@ -1,4 +1,4 @@
-"""The processes of a job: who this one is, and what all of them do together on the host.
+"""The processes of a job: this process's rank, and collective operations on the host.
 
 A job is what `mpirun -n N` or `srun` starts; a process started without them is a job of one. Host
 communication has communicators of its own, because collectives of compiled programs (`collectives.py`)
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxrl_hpc.comm.patience import Patience
+from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.errors import UserError
 
 T = TypeVar("T")
@@ -82,11 +82,11 @@ class Ranks:
         return total
 
     def barrier(self) -> None:
-        """By looking now and then: ranks that wait for long must not keep cores from those who work."""
+        """Barrier by polling with backoff: waiting ranks must not take cores from working ones."""
         if self._host:
-            request, patience = self._host.Ibarrier(), Patience()
+            request, backoff = self._host.Ibarrier(), Backoff()
             while not request.Test():
-                patience.pause()
+                backoff.pause()
 
     def first_does(self, function: Callable[[], T]) -> T:
         """Rank 0 calls it; all get what it returned, or fail as it failed."""
@@ -116,7 +116,7 @@ class Ranks:
         return result
 
     def summary_of(self, problems: list[str | None]) -> str:
-        """What went wrong where, each thing once."""
+        """The problems and the ranks that had them, each problem once."""
         where: dict[str, list[int]] = {}
         for rank, problem in enumerate(problems):
             if problem is not None:
@@ -145,7 +145,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Whatever goes wrong inside ends the whole job: no rank is left waiting for one that failed."""
+        """Any exception inside ends the whole job, so that no rank waits for one that failed."""
         if self._guarded:
             yield
             return
@@ -156,7 +156,7 @@ class Ranks:
             if self.size == 1 or self._all_failed():
                 if self.first:
                     raise
-                raise SystemExit(2) from None  # rank 0 says it for all
+                raise SystemExit(2) from None  # rank 0 prints it
             print(f"error: rank {self.rank} of {self.size}: {error}", file=sys.stderr)
             self.abort(2)
         except Exception:

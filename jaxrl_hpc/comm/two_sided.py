@@ -1,11 +1,11 @@
-"""Actors and learners connected by ordinary messages, none of which anybody waits for.
+"""Actors and learners connected by ordinary messages; all sends and receives are non-blocking.
 
 Sends are synchronous and non-blocking (MPI_Issend): one is complete when its receiver has begun to take it,
-so the number of incomplete sends is the number of messages under way, whatever MPI buffers. An actor has
-`in_flight` of them and then no room: a slow learner holds its actors back, and memory stays bounded. A
-learner has one parameter message per actor under way; an actor that is slow to take it skips versions.
+so the number of incomplete sends is the number of messages in flight, whatever MPI buffers. An actor may
+have `in_flight` of them. Backpressure: a slow learner throttles its actors, and memory stays bounded. A
+learner has one parameter message per actor in flight; an actor that is slow to take it skips versions.
 
-Receives do not wait either: see `inbox`.
+Receives are in `messaging.py`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_hpc.comm.channel import Arrival, Sizes, Transport
-from jaxrl_hpc.comm.inbox import Inbox
-from jaxrl_hpc.comm.packing import aligned
-from jaxrl_hpc.comm.patience import Patience
+from jaxrl_hpc.comm.buffers import aligned
+from jaxrl_hpc.comm.messaging import Inbox
 from jaxrl_hpc.comm.roles import Roles
+from jaxrl_hpc.comm.transport import Arrival, BufferSizes, Transport
+from jaxrl_hpc.comm.waiting import Backoff
 
 VERSION = 64  # bytes before parameters, so that these are aligned
 DATA, END = 0, 1  # tags
 
 
 class TwoSidedActor:
-    def __init__(self, roles: Roles, sizes: Sizes) -> None:
+    def __init__(self, roles: Roles, sizes: BufferSizes) -> None:
         self._messages, self._params = roles.comm.Clone(), roles.comm.Clone()
         self._learner = roles.learner_of(roles.number)
         self._inbox = Inbox(self._params, source=self._learner, tag=DATA)
@@ -59,25 +59,25 @@ class TwoSidedActor:
         return None if found is None else (int(found[:VERSION].view(np.int64)[0]), found[VERSION:])
 
     def close(self) -> None:
-        """The learner drains whatever is under way, until this end mark."""
-        nothing, ended, patience = np.zeros(0, np.uint8), False, Patience()
+        """The learner drains all messages in flight up to this end mark."""
+        nothing, ended, backoff = np.zeros(0, np.uint8), False, Backoff()
         self._requests.append(self._messages.Issend(nothing, dest=self._learner, tag=END))
         while not (ended and all(request is None or request.Test() for request in self._requests)):
             self.newest()
             if not ended and self._params.Iprobe(source=self._learner, tag=END):
                 self._params.Recv(nothing, source=self._learner, tag=END)
                 ended = True
-            patience.pause()
+            backoff.pause()
         self.newest()
         while len(self._inbox):  # what came just before the end
             self._inbox.take()
-            patience.pause()
+            backoff.pause()
 
 
 class TwoSidedLearner:
     gone: Callable[[int], int] | None = None
 
-    def __init__(self, roles: Roles, sizes: Sizes) -> None:
+    def __init__(self, roles: Roles, sizes: BufferSizes) -> None:
         from mpi4py import MPI
 
         self._any, self._status = MPI.ANY_SOURCE, MPI.Status()
@@ -119,13 +119,13 @@ class TwoSidedLearner:
         return found
 
     def waiting(self) -> int:
-        """Actors with a message under way."""
+        """Actors with a message in flight."""
         probed = sum(self._messages.Iprobe(source=rank, tag=DATA) for rank in self._actors)
         return probed + len(self._inbox)
 
     def close(self) -> None:
         """Until all actors have said that nothing follows."""
-        nothing, running, patience = np.zeros(0, np.uint8), set(self._actors), Patience()
+        nothing, running, backoff = np.zeros(0, np.uint8), set(self._actors), Backoff()
         self._latest = None
         ends = [self._params.Issend(nothing, dest=rank, tag=END) for rank in self._actors]
         ends += self._requests.values()
@@ -136,7 +136,7 @@ class TwoSidedLearner:
                 self._messages.Recv(nothing if tag == END else aligned(self._size), source=rank, tag=tag)
                 if tag == END:
                     running.discard(rank)
-            patience.pause()
+            backoff.pause()
 
 
 TWO_SIDED = Transport(actor=TwoSidedActor, learner=TwoSidedLearner)

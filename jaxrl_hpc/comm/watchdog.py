@@ -1,15 +1,15 @@
-"""Notices when a rank stands still, and ends the job with a message that names it.
+"""Detects a rank that makes no progress, and ends the job with a message that names it.
 
-A collective cannot time out, and a process that was stopped (SIGSTOP, a node that hangs) says nothing. So a
-thread of every rank writes a small file now and then, with the rank's host, process, phase and chunk; the
+A collective cannot time out, and a stopped process (SIGSTOP, a node that hangs) reports nothing. So a thread
+of every rank periodically writes a small file with the rank's host, process, phase and chunk; the
 thread of the rank before it watches that file. Two things end the job:
 
-- the watched file has not changed for `deadline` seconds: that rank does not run any more;
-- this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks run. This verdict
-  comes a few looks later: of a rank that stands still and those that wait for it the former is named. Outside
-  of chunks (compiling, starting, a final evaluation) it has twelve times as long, and an hour at least.
+- the watched file has not changed for `deadline` seconds: that rank is no longer running;
+- this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks are running. This
+  verdict comes a few polls later, so that the stalled rank is named, not those that wait for it. Outside of
+  chunks (compiling, starting, a final evaluation) it has twelve times as long, and an hour at least.
 
-Only changes are looked at, never clocks of other machines. Time during which the watching process itself was
+Only changes count, never clocks of other machines. Time during which the watching process itself was
 suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also tell a launcher which rank a
 process was (scripts/mpi_restart.py).
 """
@@ -30,13 +30,13 @@ from jaxrl_hpc.comm.ranks import Ranks
 
 log = logging.getLogger(__name__)
 EXIT_STALLED = 76
-LOOKS_OF_GRACE = 3  # a file is seen to be still up to two looks late
+LOOKS_OF_GRACE = 3  # a stale file is noticed up to two polls late
 LONG_SECONDS, LONG_FACTOR = 3600.0, 12  # what phases may take that are not armed
 FRESH_SECONDS = 0.5  # a file older than that is written anew when there is progress
 
 
 class Watchdog:
-    """A context manager. Without other ranks, or with deadline 0, it only writes what it is told."""
+    """A context manager. Without other ranks, or with deadline 0, it only records phases."""
 
     def __init__(self, ranks: Ranks, folder: Path, deadline: float) -> None:
         self.ranks, self.folder, self.deadline = ranks, folder, deadline
@@ -45,7 +45,7 @@ class Watchdog:
         self._progress = time.monotonic()
         self._count = 0
         self._written = 0.0
-        self._mute = False  # has said that it cannot write
+        self._mute = False  # has reported that it cannot write
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -67,7 +67,7 @@ class Watchdog:
     def at(self, phase: str, chunk: int, armed: bool = True, often: bool = False) -> None:
         """The run got here. Unarmed phases (compiling, a final evaluation) may take long.
 
-        Phases that come and go many times a second are told `often`: they do not cost a file each.
+        Phases that change many times a second pass `often`: they do not write a file each time.
         """
         changed = (phase != self._phase and not often) or time.monotonic() - self._written > FRESH_SECONDS
         self._phase, self._chunk, self._armed = phase, chunk, armed
@@ -76,10 +76,11 @@ class Watchdog:
             self._beat()
 
     def _clear(self) -> None:
-        """Files of an earlier job must not speak for this one."""
+        """Delete files of an earlier job."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.glob("*.json"):
-            path.unlink(missing_ok=True)
+            if path.stem.isdigit():
+                path.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         with self._lock:

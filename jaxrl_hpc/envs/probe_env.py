@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import struct
-from gymnax.environments import environment, spaces
+
+from jaxrl_hpc.envs.gymnax_api import environment, spaces
 
 LENGTH = {"ProbeCredit": 2, "ProbeTruncation": 2}
 

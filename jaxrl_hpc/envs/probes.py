@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxrl_hpc.envs.gymnax_bridge import from_gymnax
-from jaxrl_hpc.schema import Schema
+from jaxrl_hpc.envs.gymnax import from_gymnax
+from jaxrl_hpc.schema import ComponentConfig
 from jaxrl_hpc.types import Env
 
 Name = Literal[
@@ -27,7 +27,7 @@ Name = Literal[
 NAMES: tuple[str, ...] = Name.__args__  # type: ignore[attr-defined]
 
 
-class Config(Schema):
+class Config(ComponentConfig):
     """A probe environment."""
 
     name: Name = "ProbeValue"

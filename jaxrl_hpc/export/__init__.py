@@ -23,12 +23,12 @@ import jax
 import numpy as np
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.evaluation import load_run
 from jaxrl_hpc.export import loader
 from jaxrl_hpc.export.check import check
-from jaxrl_hpc.export.program import Acting, PolicyProgram
-from jaxrl_hpc.io.run import RunDirectory, code_version
-from jaxrl_hpc.types import EnvSpec
+from jaxrl_hpc.export.program import PolicyFunctions, PolicyProgram
+from jaxrl_hpc.runs.directory import RunDirectory, code_version
+from jaxrl_hpc.runtime.evaluation import load_run
+from jaxrl_hpc.types import EnvSpec, Unrolls
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -38,22 +38,22 @@ def export_run(run_dir: str | Path, out: str | Path | None = None, seed: int | N
     run = RunDirectory.existing(run_dir)
     folder = Path(out) if out else run.path / "export"
     _check_free(folder)
-    config, fleet = load_run(run.path)
-    known = [lane.seed for lane in fleet.lanes]
+    config, runner = load_run(run.path)
+    known = [lane.seed for lane in runner.lanes]
     seed = known[0] if seed is None else seed
     if seed not in known:
         raise UserError(f"--seed: {run.path} has no seed {seed}; it has {', '.join(map(str, known))}")
-    parts: Any = fleet.parts
-    acting = Acting(parts.agent, fleet.actor(known.index(seed)), parts.env.spec)
+    parts: Any = runner.parts
+    acting = PolicyFunctions(parts.agent, runner.actor(known.index(seed)), parts.env.spec)
     programs = {"greedy": PolicyProgram(acting, greedy=True)}
-    if parts.agent.data == "trajectories":  # those learn a distribution over actions
+    if isinstance(parts.agent.needs, Unrolls):  # those learn a distribution over actions
         programs["sample"] = PolicyProgram(acting, greedy=False)
     settings: Any = config
     origin = {
         "env": settings.env.name,
         "agent": settings.agent.name,
         "seed": seed,
-        "env_steps": fleet.counters()["env_steps"],
+        "env_steps": runner.counters()["env_steps"],
         "jaxrl_hpc": code_version()["version"],
         "jax": jax.__version__,
     }
@@ -99,8 +99,8 @@ def _write(
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob("*.stablehlo"):  # of an earlier export
-            path.unlink()
+        for name in _earlier_programs(folder):
+            (folder / name).unlink(missing_ok=True)
         np.savez(folder / "weights.npz", **weights)  # type: ignore[arg-type]
         for name, program in programs.items():
             (folder / f"{name}.stablehlo").write_bytes(program.serialise(PLATFORMS))
@@ -109,6 +109,16 @@ def _write(
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from error
     return metadata
+
+
+def _earlier_programs(folder: Path) -> list[str]:
+    """Names of the programs of an earlier export in this folder."""
+    try:
+        programs = loader.read_metadata(folder)["programs"].values()
+        names = [str(program["file"]) for program in programs]
+    except (ValueError, KeyError, TypeError, AttributeError):  # a new folder
+        return []
+    return [name for name in names if Path(name).name == name]
 
 
 def _action_space(spec: EnvSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.export import loader
-from jaxrl_hpc.export.program import Acting
+from jaxrl_hpc.export.program import PolicyFunctions
 from jaxrl_hpc.types import EnvSpec
 
 BATCH, STEPS = 64, 4
@@ -24,7 +24,7 @@ def random_observations(spec: EnvSpec, generator: np.random.Generator, batch: in
     return generator.integers(0, 2, size=shape).astype(dtype)
 
 
-def check(folder: Path, acting: Acting) -> None:
+def check(folder: Path, acting: PolicyFunctions) -> None:
     """RuntimeError unless both act alike over a few steps, memory included."""
     policy = loader.load(folder)
     generator = np.random.default_rng(0)

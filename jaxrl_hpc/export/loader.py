@@ -27,34 +27,49 @@ FORMAT = "jaxrl_hpc policy"
 VERSION = 1
 
 
+class PolicyError(ValueError):
+    """A folder that holds no policy, or a damaged one. The message names it."""
+
+
 def read_metadata(folder: str | Path) -> dict[str, Any]:
-    """What metadata.json says; ValueError if the folder is not an exported policy."""
+    """What metadata.json says; PolicyError if the folder is not an exported policy."""
     path = Path(folder) / "metadata.json"
     try:
         metadata = json.loads(path.read_text())
     except FileNotFoundError:
-        raise ValueError(f"{folder} is not an exported policy: it has no metadata.json") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+        raise PolicyError(f"{folder} is not an exported policy: it has no metadata.json") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise PolicyError(f"{path} cannot be read: {error}") from None
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise ValueError(f"{folder} is not an exported policy: its metadata.json is of something else")
-    if metadata["version"] > VERSION:
-        raise ValueError(
-            f"{folder} was exported in format {metadata['version']}, newer than this loader's {VERSION}"
-        )
+        raise PolicyError(f"{folder} is not an exported policy: its metadata.json is of something else")
+    version = metadata.get("version")
+    if not isinstance(version, int):
+        raise PolicyError(f"{path} is damaged: it names no version of the format")
+    if version > VERSION:
+        raise PolicyError(f"{folder} was exported in format {version}, newer than this loader's {VERSION}")
     return metadata
 
 
 def load(folder: str | Path, *, sample: bool = False, seed: int = 0) -> Policy:
-    """The policy in a folder. `sample`: draw actions from its distribution, beginning with `seed`."""
+    """The policy in a folder. `sample`: draw actions from its distribution, beginning with `seed`.
+
+    PolicyError, and nothing else, if the folder is not an exported policy, incomplete or damaged.
+    """
     metadata = read_metadata(folder)
     name = "sample" if sample else "greedy"
-    if name not in metadata["programs"]:
-        raise ValueError(f"{folder} holds a {metadata['agent']} policy, which has one action per observation")
+    programs = metadata.get("programs")
+    if not isinstance(programs, dict):
+        raise PolicyError(f"{folder} is damaged: its metadata.json names no programs")
+    if name not in programs:
+        raise PolicyError(
+            f"{folder} holds a {metadata.get('agent')} policy, which has one action per observation"
+        )
     try:
-        return Policy(Path(folder), metadata, metadata["programs"][name], seed)
+        return Policy(Path(folder), metadata, programs[name], seed)
     except FileNotFoundError as error:
-        raise ValueError(f"{folder} is incomplete: {Path(error.filename).name} is missing") from None
+        raise PolicyError(f"{folder} is incomplete: {Path(error.filename).name} is missing") from None
+    except Exception as error:  # NumPy, zipfile, flatbuffers and JAX each have their own
+        raise PolicyError(f"{folder} is damaged: {type(error).__name__}: {error}") from error
 
 
 class Policy:
@@ -65,7 +80,7 @@ class Policy:
         self.env: str = metadata["env"]
         self._shape = tuple(metadata["observation"]["shape"])
         self._dtype = np.dtype(metadata["observation"]["dtype"])
-        with np.load(folder / "weights.npz") as arrays:
+        with open(folder / "weights.npz", "rb") as file, np.load(file) as arrays:
             weights = {name: arrays[f"weights/{name}"] for name in program["weights"]}
             self._start = {name: arrays[f"carry/{name}"] for name in program["carry"]}
         self._weights = jax.device_put(weights)

@@ -20,7 +20,7 @@ from jaxrl_hpc.types import Agent, Array, EnvSpec, PyTree
 Named = dict[str, Any]  # name -> array or shape
 
 
-class Acting(NamedTuple):
+class PolicyFunctions(NamedTuple):
     """Who acts, with what, on what."""
 
     agent: Agent
@@ -40,7 +40,7 @@ def named(tree: PyTree) -> Named:
 class PolicyProgram:
     """What an agent does, greedily or not, with as little as that needs."""
 
-    def __init__(self, acting: Acting, greedy: bool) -> None:
+    def __init__(self, acting: PolicyFunctions, greedy: bool) -> None:
         self.acting, self.greedy = acting, greedy
         self.all_weights = jax.tree.map(np.asarray, named(acting.params))
         start = acting.agent.carry(jnp.zeros(1, jnp.int32))

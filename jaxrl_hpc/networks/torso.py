@@ -16,7 +16,8 @@ from pydantic import Field, model_validator
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, EnvSpec
 
-Side = Annotated[int, Field(ge=1)]
+Side = Annotated[int, Field(ge=1, le=1_000)]
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
 Activation = Literal["relu", "tanh", "silu", "gelu"]
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
@@ -30,9 +31,11 @@ class NetworkConfig(Schema):
     """The network's body."""
 
     torso: Literal["auto", "mlp", "cnn"] = static("auto", "auto: cnn for observations [H, W, C], else mlp")
-    hidden: tuple[int, ...] = static((64, 64), "widths of the hidden layers", min_length=1)
+    hidden: tuple[Width, ...] = static(
+        (64, 64), "widths of the hidden layers", min_length=1, max_length=1_000
+    )
     activation: Activation = static("relu", "activation between layers")
-    filters: tuple[int, ...] = static((16,), "cnn: filters per convolution", min_length=1)
+    filters: tuple[Width, ...] = static((16,), "cnn: filters per convolution", min_length=1, max_length=1_000)
     kernel: Side | tuple[Side, ...] = static(3, "cnn: kernel side, of all convolutions or of each")
     stride: Side | tuple[Side, ...] = static(1, "cnn: stride, of all convolutions or of each")
     layer_norm: bool = static(False, "layer normalisation after each hidden layer")

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_hpc.schema import Schema, static, traced
+from jaxrl_hpc.schema import AgentConfig, static, traced
 from jaxrl_hpc.types import Array, PyTree
 
 
-class OptimiserConfig(Schema):
+class OptimiserConfig(AgentConfig):
     """Fields that every agent with a gradient shares."""
 
     learning_rate: float = traced(5e-4, "Adam step size", gt=0)
@@ -42,9 +42,15 @@ def init(config: OptimiserConfig, hypers: dict[str, Array], params: PyTree) -> P
     return _adam(config, hypers).init(params)
 
 
-def gradient_norm(grads: PyTree) -> Array:
+def of_params(grads: PyTree, like: PyTree) -> PyTree:
+    """The gradients alone, without what an agent sends along with them; `like` is the parameters' tree."""
+    whole: bool = jax.tree.structure(grads) == jax.tree.structure(like)  # type: ignore[operator]
+    return grads if whole else grads["params"]
+
+
+def gradient_norm(grads: PyTree, params: PyTree) -> Array:
     """Over all parameters; what an agent sends along with its gradients does not count."""
-    return optax.tree.norm(grads["params"] if isinstance(grads, dict) and "params" in grads else grads)
+    return optax.tree.norm(of_params(grads, params))
 
 
 def clip_scale(grads: PyTree, max_norm: Array) -> Array:

@@ -1,4 +1,8 @@
-"""Statistics over runs (NumPy, on the host): interquartile mean, bootstrap intervals, mean curves.
+"""Statistics over runs (NumPy, on the host): scores, interquartile mean, bootstrap intervals, mean curves.
+
+A run's own figure is its mean over episodes. Over `FEW` runs or more the score is their interquartile mean
+with a bootstrap interval; over fewer it is their mean with their range, since a quarter of them is no run and
+resamples of so few say nothing.
 
 The interquartile mean (IQM) drops the lowest and the highest quarter of the runs and averages the
 rest: as robust as the median, with a smaller error. Intervals are percentile bootstraps over runs,
@@ -13,16 +17,25 @@ from typing import NamedTuple
 
 import numpy as np
 
+FEW = 5  # runs from which on an interquartile mean and its interval mean something
 RESAMPLES = 2000
 CURVE_POINTS = 200
 _CHUNK = 2**22  # values resampled at a time
 
 
+class Score(NamedTuple):
+    """Of runs together: IQM and 95 % interval, or mean and range if they are few."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
 class Curve(NamedTuple):
-    """IQM and 95 % interval over runs along a common axis."""
+    """Scores of runs along a common axis."""
 
     x: np.ndarray  # [P]
-    iqm: np.ndarray  # [P]
+    value: np.ndarray  # [P]
     low: np.ndarray  # [P]
     high: np.ndarray  # [P]
 
@@ -36,6 +49,21 @@ def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     cut = runs // 4
     ordered = np.moveaxis(np.sort(values, axis=axis), axis, 0)
     return ordered[cut : runs - cut].mean(0)
+
+
+def score(values: np.ndarray) -> Score:
+    """The score of runs [R, …]."""
+    values = np.asarray(values, np.float64)
+    if len(values) < FEW:
+        return Score(values.mean(0), values.min(0), values.max(0))
+    return Score(interquartile_mean(values), *bootstrap_interval(values))
+
+
+def score_text(runs: int, what: str = "seed") -> str:
+    """What a score of so many runs is: "IQM, 95 % interval over 8 seeds"."""
+    if runs == 1:
+        return f"one {what}"
+    return f"IQM, 95 % interval over {runs} {what}s" if runs >= FEW else f"mean, range of {runs} {what}s"
 
 
 def bootstrap_interval(
@@ -92,7 +120,7 @@ def common_grid(axes: Sequence[np.ndarray], points: int = CURVE_POINTS) -> np.nd
 def aggregate_curves(
     axes: Sequence[np.ndarray], values: Sequence[np.ndarray], grid: np.ndarray | None = None
 ) -> Curve:
-    """IQM curve over runs. Run r has values[r] [K_r] at increasing axes[r] [K_r]; linear in between."""
+    """Scores over runs. Run r has values[r] [K_r] at increasing axes[r] [K_r]; linear in between."""
     if (
         not axes
         or len(axes) != len(values)
@@ -101,4 +129,4 @@ def aggregate_curves(
         raise ValueError("curves need one axis per run, as long as its values and not empty")
     x = common_grid(axes) if grid is None else np.asarray(grid, np.float64)
     table = np.stack([np.interp(x, axis, value) for axis, value in zip(axes, values, strict=True)])  # [R, P]
-    return Curve(x, interquartile_mean(table), *bootstrap_interval(table))
+    return Curve(x, *score(table))

@@ -24,39 +24,44 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_hpc.replay import priorities, rows, storage, sum_tree
-from jaxrl_hpc.replay.geometry import Geometry
+from jaxrl_hpc.ops import row_packing
+from jaxrl_hpc.replay import priorities, storage, sum_tree
 from jaxrl_hpc.replay.kernels import Operations
+from jaxrl_hpc.replay.sizes import ReplaySizes
 from jaxrl_hpc.types import Array, Batch, SharedReplay, Transition
 
 if TYPE_CHECKING:
-    from jaxrl_hpc.replay.prioritised import State
+    from jaxrl_hpc.replay.prioritised import PrioritisedState
 
 
 def make(
-    sizes: Geometry, store: storage.Storage, shape: sum_tree.Layout, tree_op: Operations, stratified: bool
+    sizes: ReplaySizes,
+    store: storage.Storage,
+    shape: sum_tree.TreeLayout,
+    tree_op: Operations,
+    stratified: bool,
 ) -> SharedReplay:
     """Sampling over shards that all have these sizes; the batch is that of one shard."""
 
-    def mass(state: State) -> tuple[State, Array]:
+    def mass(state: PrioritisedState) -> tuple[PrioritisedState, Array]:
         # The barrier makes everything that changes the tree wait for this: else XLA copies the tree.
         tree, total = lax.optimization_barrier((state.tree, sum_tree.total(shape, state.tree)))
         return dataclasses.replace(state, tree=tree), total
 
-    def offer(state: State, shard: Array, masses: Array, key: Array) -> Array:
+    def offer(state: PrioritisedState, shard: Array, masses: Array, key: Array) -> Array:
         number = sizes.batch_size * masses.shape[0]
         words = sum_tree.draw(sum_tree.seed(key), number, stratified)
         owner, words = split(masses, words)
         index, weight = tree_op.find(state.tree, words)
         data = storage.read(store, state.memory, index)  # [n, N]
-        known = rows.pack(packing_of(data), data)[rows.LANE]
+        known = row_packing.pack(packing_of(data), data)[row_packing.LANE]
         row = jnp.swapaxes(known, 0, 1).reshape(number, -1)  # [N, n * width]
         place = (owner * sizes.capacity + index).astype(jnp.uint32)
         bits = lax.bitcast_convert_type(weight, jnp.uint32)
         everything = jnp.concatenate([place[:, None], bits[:, None], row], axis=1)
         return jnp.where((owner == shard)[:, None], everything, jnp.uint32(0))
 
-    def assemble(state: State, words: Array, progress: Array) -> Batch:
+    def assemble(state: PrioritisedState, words: Array, progress: Array) -> Batch:
         number = words.shape[0]
         index = words[:, 0].astype(jnp.int32)
         weight = lax.bitcast_convert_type(words[:, 1], jnp.float32)
@@ -65,15 +70,15 @@ def make(
         )
         lane = jnp.swapaxes(words[:, 2:].reshape(number, sizes.window, -1), 0, 1)  # [n, N, width]
         return Batch(
-            data=rows.unpack(packing_of(example), {rows.LANE: lane}),
+            data=row_packing.unpack(packing_of(example), {row_packing.LANE: lane}),
             weight=priorities.weights(weight, state.hypers, progress),
             index=index,
         )
 
-    def scale(state: State, priority: Array) -> Array:
+    def scale(state: PrioritisedState, priority: Array) -> Array:
         return priorities.scaled(priority, state.hypers)
 
-    def prioritise(state: State, shard: Array, index: Array, values: Array) -> State:
+    def prioritise(state: PrioritisedState, shard: Array, index: Array, values: Array) -> PrioritisedState:
         place = jnp.where(index // sizes.capacity == shard, index % sizes.capacity, jnp.int32(-1))
         # The largest priority counts for all shards: new windows are as likely on every one.
         highest = jnp.maximum(state.highest, values.max())
@@ -82,9 +87,9 @@ def make(
     return SharedReplay(mass, offer, assemble, scale, prioritise)
 
 
-def packing_of(data: Transition) -> rows.Packing:
+def packing_of(data: Transition) -> row_packing.RowLayout:
     """The layout of one step of windows [n, N]."""
-    return rows.packing(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), data))
+    return row_packing.packing(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), data))
 
 
 def part_of(batch: Batch, shard: Array, shards: int) -> Batch:

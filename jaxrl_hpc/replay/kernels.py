@@ -7,14 +7,14 @@ lowered for: the compiled one on CPU if the library is there, else pure JAX.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import native, sum_tree
-from jaxrl_hpc.replay.sum_tree import Layout
+from jaxrl_hpc.replay.sum_tree import TreeLayout
 from jaxrl_hpc.types import Array
 
 Kernel = Literal["auto", "native", "jax"]
@@ -30,7 +30,7 @@ class Operations(NamedTuple):
     assign: Callable[[Array, Array, Array], Array]  # (tree, start [], priority [M])
 
 
-def operations(shape: Layout, kernel: Kernel, *, number: int, stratified: bool) -> Operations:
+def operations(shape: TreeLayout, kernel: Kernel, *, number: int, stratified: bool) -> Operations:
     """The operations on trees of one layout, with `number` draws per sample."""
     if kernel == "native" and not native.available():
         raise UserError(
@@ -40,21 +40,21 @@ def operations(shape: Layout, kernel: Kernel, *, number: int, stratified: bool) 
     if kernel == "auto" and not native.available():
         kernel = "jax"
 
-    def pick(compiled: Callable, plain: Callable) -> Callable:
+    def pick(compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
         if kernel == "jax":
             return plain
         if kernel == "native":
             return compiled
         return lambda *arguments: lax.platform_dependent(*arguments, cpu=compiled, default=plain)
 
-    def cleaned(operation: Callable) -> Callable:
+    def cleaned(operation: Callable[..., Any]) -> Callable[..., Any]:
         # Zero stays zero, all else is clipped: what the compiled tree takes for granted.
         def call(tree: Array, where: Array, priority: Array) -> Array:
             return operation(tree, where, jnp.where(priority == 0, 0.0, sum_tree.clip(priority)))
 
         return call
 
-    def bind(name: str, *fixed: object) -> Callable:
+    def bind(name: str, *fixed: object) -> Callable[..., Any]:
         compiled, plain = getattr(native, name), getattr(sum_tree, name)
         return pick(lambda *a: compiled(shape, *a, *fixed), lambda *a: plain(shape, *a, *fixed))
 

@@ -21,19 +21,17 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_hpc.replay import global_sampling, storage, sum_tree
-from jaxrl_hpc.replay.geometry import Geometry, geometry
 from jaxrl_hpc.replay.kernels import Kernel, operations
 from jaxrl_hpc.replay.priorities import scaled, weights
-from jaxrl_hpc.schema import Schema, static, traced
+from jaxrl_hpc.replay.sizes import ReplayConfig, ReplaySizes, replay_sizes
+from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Array, Batch, Replay, Transition
 
 
-class Config(Schema):
+class Config(ReplayConfig):
     """Settings of the prioritised replay."""
 
     name: Literal["prioritised"] = "prioritised"
-    capacity: int = static(65_536, "transitions kept; rounded up to whole unrolls", ge=2)
-    min_size: int = static(1_000, "windows stored before learning starts", ge=1)
     alpha: float = traced(0.6, "exponent of priorities: 0 is uniform", ge=0.0, le=1.0)
     beta_start: float = traced(0.4, "exponent of importance weights at the start", ge=0.0, le=1.0)
     beta_end: float = traced(1.0, "exponent of importance weights at the end of the run", ge=0.0, le=1.0)
@@ -41,8 +39,6 @@ class Config(Schema):
     fanout: Literal[2, 4, 8, 16, 32, 64] = static(8, "children per node of the sum tree")
     sampling: Literal["stratified", "independent"] = static("stratified", "one draw per equal part, or free")
     kernel: Kernel = static("auto", "the sum tree's implementation; auto: compiled on CPU, else pure JAX")
-    store_next: storage.StoreNext = static("auto", "next observations: in the row or by index")
-    final_capacity: int = static(0, "final observations kept when by index; 0: a sixteenth", ge=0)
 
 
 @struct.dataclass
@@ -54,7 +50,7 @@ class Pending:
 
 
 @struct.dataclass
-class State:
+class PrioritisedState:
     """The memory."""
 
     memory: storage.Memory
@@ -65,7 +61,7 @@ class State:
 
 
 def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:
-    sizes = geometry(
+    sizes = replay_sizes(
         capacity=config.capacity,
         min_size=config.min_size,
         num_envs=num_envs,
@@ -76,16 +72,16 @@ def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batc
     return build(config, sizes, stride=1, within=False)
 
 
-def build(config: Config, sizes: Geometry, *, stride: int, within: bool) -> Replay:
+def build(config: Config, sizes: ReplaySizes, *, stride: int, within: bool) -> Replay:
     """Windows that start at multiples of `stride` steps and, if `within`, lie inside one episode."""
     store = storage.storage(sizes, config.store_next, config.final_capacity)
     shape = sum_tree.layout(sizes.capacity, config.fanout)
     stratified = config.sampling == "stratified"
     tree_op = operations(shape, config.kernel, number=sizes.batch_size, stratified=stratified)
 
-    def init(example: Transition, hypers: dict[str, Array]) -> State:
+    def init(example: Transition, hypers: dict[str, Array]) -> PrioritisedState:
         begun = (sizes.window - 1, sizes.num_envs)
-        return State(
+        return PrioritisedState(
             memory=storage.init(store, example),
             tree=sum_tree.empty(shape),
             highest=jnp.ones((), jnp.float32),
@@ -93,7 +89,7 @@ def build(config: Config, sizes: Geometry, *, stride: int, within: bool) -> Repl
             hypers=dict(hypers),
         )
 
-    def add(state: State, unroll: Transition, priority: Array | None = None) -> State:
+    def add(state: PrioritisedState, unroll: Transition, priority: Array | None = None) -> PrioritisedState:
         given = jnp.zeros((sizes.unroll_length, sizes.num_envs), jnp.float32)
         if priority is not None:
             chex.assert_shape(priority, given.shape)
@@ -111,24 +107,21 @@ def build(config: Config, sizes: Geometry, *, stride: int, within: bool) -> Repl
         pending = Pending(priority=waiting[sizes.unroll_length :], last=last[sizes.unroll_length :])
         return dataclasses.replace(state, memory=memory, tree=tree, highest=highest, pending=pending)
 
-    def sample(state: State, key: Array, progress: Array) -> Batch:
+    def sample(state: PrioritisedState, key: Array, progress: Array) -> Batch:
         index, mass = tree_op.sample(state.tree, sum_tree.seed(key))
         data = storage.read(store, state.memory, index)
         return Batch(data=data, weight=weights(mass, state.hypers, progress), index=index)
 
-    def prioritise(state: State, index: Array, priority: Array) -> State:
+    def prioritise(state: PrioritisedState, index: Array, priority: Array) -> PrioritisedState:
         values = scaled(priority, state.hypers)
         highest = jnp.maximum(state.highest, values.max())
         return dataclasses.replace(state, tree=tree_op.update(state.tree, index, values), highest=highest)
 
-    def ready(state: State) -> Array:
-        return state.memory.ring.written >= sizes.ready_slots
-
     shared = global_sampling.make(sizes, store, shape, tree_op, stratified)
-    return Replay(init, add, sample, prioritise, ready, sizes.min_steps, shared)
+    return Replay(init, add, sample, prioritise, sizes.min_steps, shared)
 
 
-def completed(sizes: Geometry, written: Array, last: Array, stride: int, within: bool) -> Array:
+def completed(sizes: ReplaySizes, written: Array, last: Array, stride: int, within: bool) -> Array:
     """Which windows can be sampled after an add of T steps: [n - 1 + T, B], from the last n - 1 starts on.
 
     The first T of them are complete now, unless they start before the beginning of time or are not

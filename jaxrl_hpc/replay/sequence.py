@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Literal
 
 from jaxrl_hpc.replay import prioritised
-from jaxrl_hpc.replay.geometry import geometry
+from jaxrl_hpc.replay.sizes import replay_sizes
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Replay
 
@@ -30,7 +30,7 @@ class Config(prioritised.Config):
 
 
 def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:
-    sizes = geometry(
+    sizes = replay_sizes(
         capacity=config.capacity,
         min_size=config.min_size,
         num_envs=num_envs,

@@ -16,26 +16,25 @@ When the side ring comes round, a step whose final observation is overwritten ca
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.replay import rows
-from jaxrl_hpc.replay.geometry import Geometry
+from jaxrl_hpc.ops import row_packing
+from jaxrl_hpc.replay.sizes import ReplaySizes, StoreNext
 from jaxrl_hpc.types import Array, Ring, Transition
 
-StoreNext = Literal["auto", "always", "by_index"]
 LARGE_OBSERVATION = 1024  # bytes from which `auto` finds next observations by index
 
 
-class Plan(NamedTuple):
+class StorageLayout(NamedTuple):
     """How the rows of one run are laid out. Static and hashable."""
 
-    steps: rows.Packing  # of a transition, or of (transition without next_obs, ticket)
-    finals: rows.Packing | None  # of a next observation; None where it is stored in the row
+    steps: row_packing.RowLayout  # of a transition, or of (transition without next_obs, ticket)
+    finals: row_packing.RowLayout | None  # of a next observation; None where it is stored in the row
 
 
 @struct.dataclass
@@ -46,18 +45,18 @@ class Memory:
     finals: Ring | None  # lanes [F, width] and "time" [F], "copy" [F] of the step each belongs to
     tail: dict[str, Array] | None  # lanes [B, width]: the newest steps' next observations
     valid_from: Array  # [] int32 time of the first step whose window is whole for sure
-    plan: Plan = struct.field(pytree_node=False)
+    plan: StorageLayout = struct.field(pytree_node=False)
 
 
 class Storage(NamedTuple):
     """The static side: sizes and rules."""
 
-    sizes: Geometry
+    sizes: ReplaySizes
     store_next: StoreNext
     final_rows: int  # F
 
 
-def storage(sizes: Geometry, store_next: StoreNext, final_capacity: int) -> Storage:
+def storage(sizes: ReplaySizes, store_next: StoreNext, final_capacity: int) -> Storage:
     """final_capacity 0: a sixteenth of the capacity, and enough for the newest windows in any case."""
     least = (sizes.window + sizes.unroll_length) * sizes.num_envs
     if 0 < final_capacity < least:
@@ -67,19 +66,21 @@ def storage(sizes: Geometry, store_next: StoreNext, final_capacity: int) -> Stor
 
 def init(store: Storage, example: Transition) -> Memory:
     sizes = store.sizes
-    observation = rows.packing(example.next_obs)
-    large = rows.row_bytes(observation) >= LARGE_OBSERVATION
+    observation = row_packing.packing(example.next_obs)
+    large = row_packing.row_bytes(observation) >= LARGE_OBSERVATION
     by_index = store.store_next == "by_index" or (store.store_next == "auto" and large)
     if not by_index:
-        plan = Plan(rows.packing(example), None)
+        plan = StorageLayout(row_packing.packing(example), None)
         finals, tail = None, None
     else:
-        plan = Plan(rows.packing((example._replace(next_obs=()), jnp.int32(0))), observation)
-        lanes = rows.empty(observation, store.final_rows)
+        plan = StorageLayout(row_packing.packing((example._replace(next_obs=()), jnp.int32(0))), observation)
+        lanes = row_packing.empty(observation, store.final_rows)
         owner = {name: jnp.zeros(store.final_rows, jnp.int32) for name in ("time", "copy")}
         finals = Ring(data={**lanes, **owner}, written=jnp.zeros((), jnp.int32))
-        tail = rows.empty(observation, sizes.num_envs)
-    ring = Ring(data=rows.empty(plan.steps, sizes.slots, sizes.num_envs), written=jnp.zeros((), jnp.int32))
+        tail = row_packing.empty(observation, sizes.num_envs)
+    ring = Ring(
+        data=row_packing.empty(plan.steps, sizes.slots, sizes.num_envs), written=jnp.zeros((), jnp.int32)
+    )
     return Memory(ring=ring, finals=finals, tail=tail, valid_from=jnp.zeros((), jnp.int32), plan=plan)
 
 
@@ -88,8 +89,8 @@ def add(store: Storage, memory: Memory, unroll: Transition) -> tuple[Memory, Arr
     sizes = store.sizes
     chex.assert_shape(unroll.last, (sizes.unroll_length, sizes.num_envs))
     if memory.finals is None or memory.plan.finals is None:
-        block = rows.pack(memory.plan.steps, unroll)
-        return dataclasses.replace(memory, ring=rows.append(memory.ring, block)), None
+        block = row_packing.pack(memory.plan.steps, unroll)
+        return dataclasses.replace(memory, ring=row_packing.append(memory.ring, block)), None
 
     last = unroll.last.reshape(-1)  # [T·B] in order of time
     number = jnp.cumsum(last, dtype=jnp.int32)
@@ -102,13 +103,13 @@ def add(store: Storage, memory: Memory, unroll: Transition) -> tuple[Memory, Arr
     old_time = jnp.where(replaced, before["time"].at[place].get(mode="clip"), -1)
     old_copy = before["copy"].at[place].get(mode="clip")
 
-    observations = rows.pack(memory.plan.finals, unroll.next_obs)
+    observations = row_packing.pack(memory.plan.finals, unroll.next_obs)
     flat = {lane: data.reshape(last.size, -1) for lane, data in observations.items()}
     fresh = {**flat, "time": time, "copy": copy}
     data = {name: before[name].at[place].set(fresh[name], mode="drop") for name in before}
     stamped = jnp.where(unroll.last, ticket.reshape(unroll.last.shape), -1)
-    block = rows.pack(memory.plan.steps, (unroll._replace(next_obs=()), stamped))
-    ring = rows.append(memory.ring, block)
+    block = row_packing.pack(memory.plan.steps, (unroll._replace(next_obs=()), stamped))
+    ring = row_packing.append(memory.ring, block)
     memory = dataclasses.replace(
         memory,
         ring=ring,
@@ -129,19 +130,19 @@ def read(store: Storage, memory: Memory, index: Array) -> Transition:
     slot, copy = index // sizes.num_envs, index % sizes.num_envs
     length = sizes.window + (memory.finals is not None)
     steps = (slot + jnp.arange(length, dtype=jnp.int32)[:, None]) % sizes.slots  # [n, N]
-    lanes = rows.gather(memory.ring.data, steps, jnp.broadcast_to(copy, steps.shape))
+    lanes = row_packing.gather(memory.ring.data, steps, jnp.broadcast_to(copy, steps.shape))
     if memory.finals is None:
-        return rows.unpack(memory.plan.steps, lanes)
+        return row_packing.unpack(memory.plan.steps, lanes)
 
-    data, ticket = rows.unpack(memory.plan.steps, {lane: x[:-1] for lane, x in lanes.items()})
-    after, _ = rows.unpack(memory.plan.steps, {lane: x[1:] for lane, x in lanes.items()})
+    data, ticket = row_packing.unpack(memory.plan.steps, {lane: x[:-1] for lane, x in lanes.items()})
+    after, _ = row_packing.unpack(memory.plan.steps, {lane: x[1:] for lane, x in lanes.items()})
     assert memory.plan.finals is not None and memory.tail is not None
     kept = {lane: memory.finals.data[lane] for lane, _ in memory.plan.finals.widths}
-    final = rows.gather(kept, jnp.maximum(ticket, 0) % store.final_rows)
-    tail = rows.gather(memory.tail, jnp.broadcast_to(copy, ticket.shape))
+    final = row_packing.gather(kept, jnp.maximum(ticket, 0) % store.final_rows)
+    tail = row_packing.gather(memory.tail, jnp.broadcast_to(copy, ticket.shape))
     newest = steps[:-1] == (memory.ring.written - 1) % sizes.slots
     chosen = {}
-    for lane, following in rows.pack(memory.plan.finals, after.obs).items():
+    for lane, following in row_packing.pack(memory.plan.finals, after.obs).items():
         chosen[lane] = jnp.where(newest[..., None], tail[lane], following)
         chosen[lane] = jnp.where(data.last[..., None], final[lane], chosen[lane])
-    return data._replace(next_obs=rows.unpack(memory.plan.finals, chosen))
+    return data._replace(next_obs=row_packing.unpack(memory.plan.finals, chosen))

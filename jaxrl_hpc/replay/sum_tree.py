@@ -1,6 +1,6 @@
 """A K-ary sum tree in one flat float32 array: exact, without drift, in place under donation.
 
-Layout: the leaves first, then the sums of every K leaves, then the sums of every K of those, up to a
+TreeLayout: the leaves first, then the sums of every K leaves, then the sums of every K of those, up to a
 level of at most K nodes. The K children of a node are contiguous, every level starts on a cache line
 and is padded with zeros, so the capacity may be any number.
 
@@ -43,7 +43,7 @@ _WORD_BITS = DRAW_BITS // 2  # a draw is two words; the upper 26 bits of each co
 _BELOW_ONE = 1.0 - 2.0**-DRAW_BITS
 
 
-class Layout(NamedTuple):
+class TreeLayout(NamedTuple):
     """The static shape of a tree. Level 0 holds the leaves; hashable."""
 
     capacity: int
@@ -61,7 +61,7 @@ def _padded(count: int, fanout: int) -> int:
     return -(-count // unit) * unit
 
 
-def layout(capacity: int, fanout: int) -> Layout:
+def layout(capacity: int, fanout: int) -> TreeLayout:
     """The layout for any capacity >= 1 and a fan-out that is a power of two from 2 to 64."""
     if fanout not in (2, 4, 8, 16, 32, 64):
         raise ValueError(f"fanout is {fanout}: use one of 2, 4, 8, 16, 32, 64")
@@ -71,7 +71,7 @@ def layout(capacity: int, fanout: int) -> Layout:
     while counts[-1] > fanout:
         offsets.append(offsets[-1] + _padded(counts[-1], fanout))
         counts.append(-(-counts[-1] // fanout))
-    return Layout(capacity, fanout, tuple(counts), tuple(offsets))
+    return TreeLayout(capacity, fanout, tuple(counts), tuple(offsets))
 
 
 def clip(priority: Array) -> Array:
@@ -80,16 +80,16 @@ def clip(priority: Array) -> Array:
     return jnp.where(priority >= MIN_PRIORITY, inside, MIN_PRIORITY).astype(jnp.float32)
 
 
-def empty(shape: Layout) -> Array:
+def empty(shape: TreeLayout) -> Array:
     return jnp.zeros(shape.size, jnp.float32)
 
 
-def leaves(shape: Layout, tree: Array) -> Array:
+def leaves(shape: TreeLayout, tree: Array) -> Array:
     """All priorities [capacity]."""
     return tree[: shape.capacity]
 
 
-def build(shape: Layout, priorities: Array) -> Array:
+def build(shape: TreeLayout, priorities: Array) -> Array:
     """A tree from its leaves [capacity]; equal, bit for bit, to the one that updates led to."""
     chex.assert_shape(priorities, (shape.capacity,))
     levels = []
@@ -110,7 +110,7 @@ def halves(children: Array) -> Array:
     return children[..., 0]
 
 
-def total(shape: Layout, tree: Array) -> Array:
+def total(shape: TreeLayout, tree: Array) -> Array:
     """The sum of all priorities. Not for use beside updates inside a loop: XLA would copy the tree."""
     top = shape.offsets[-1]
     return halves(tree[top : top + shape.fanout])
@@ -188,7 +188,7 @@ def choose(children: Array, fraction: Array) -> tuple[Array, Array]:
     return child, jnp.minimum(remains, _BELOW_ONE)
 
 
-def find(shape: Layout, tree: Array, words: Array) -> tuple[Array, Array]:
+def find(shape: TreeLayout, tree: Array, words: Array) -> tuple[Array, Array]:
     """The leaves that draws [N, 2] fall on: (index [N] int32, priority [N]).
 
     An empty tree gives leaves of priority zero; otherwise every priority is positive.
@@ -217,12 +217,14 @@ def find(shape: Layout, tree: Array, words: Array) -> tuple[Array, Array]:
     return index, mass
 
 
-def sample(shape: Layout, tree: Array, words: Array, number: int, stratified: bool) -> tuple[Array, Array]:
+def sample(
+    shape: TreeLayout, tree: Array, words: Array, number: int, stratified: bool
+) -> tuple[Array, Array]:
     """`number` leaves drawn in proportion to their priorities: (index [N] int32, priority [N])."""
     return find(shape, tree, draw(words, number, stratified))
 
 
-def update(shape: Layout, tree: Array, index: Array, priority: Array, revive: bool = False) -> Array:
+def update(shape: TreeLayout, tree: Array, index: Array, priority: Array, revive: bool = False) -> Array:
     """Sets priorities [N] at index [N]. Of equal indices the largest priority wins.
 
     Indices outside the tree are ignored, and so are empty leaves unless `revive`: an item that was
@@ -244,7 +246,7 @@ def update(shape: Layout, tree: Array, index: Array, priority: Array, revive: bo
     return _refresh(shape, tree, place)
 
 
-def assign(shape: Layout, tree: Array, start: Array, priority: Array) -> Array:
+def assign(shape: TreeLayout, tree: Array, start: Array, priority: Array) -> Array:
     """Sets priorities [M], clipped or zero, of the leaves start, start + 1, …, around the end to leaf 0."""
     chex.assert_shape(tree, (shape.size,))
     chex.assert_rank([start, priority], [0, 1])
@@ -259,7 +261,7 @@ def assign(shape: Layout, tree: Array, start: Array, priority: Array) -> Array:
     return _refresh(shape, tree, touched)
 
 
-def _refresh(shape: Layout, tree: Array, index: Array) -> Array:
+def _refresh(shape: TreeLayout, tree: Array, index: Array) -> Array:
     """Recomputes all ancestors of leaves [N]; where ancestors coincide the same value is written."""
     lanes = jnp.arange(shape.fanout, dtype=jnp.int32)
     node = index

@@ -15,23 +15,18 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_hpc.replay import storage
-from jaxrl_hpc.replay.geometry import Geometry, geometry
-from jaxrl_hpc.schema import Schema, static
+from jaxrl_hpc.replay.sizes import ReplayConfig, ReplaySizes, replay_sizes
 from jaxrl_hpc.types import Array, Batch, Replay, Transition
 
 
-class Config(Schema):
+class Config(ReplayConfig):
     """Settings of the uniform replay."""
 
     name: Literal["uniform"] = "uniform"
-    capacity: int = static(65_536, "transitions kept; rounded up to whole unrolls", ge=2)
-    min_size: int = static(1_000, "windows stored before learning starts", ge=1)
-    store_next: storage.StoreNext = static("auto", "next observations: in the row or by index")
-    final_capacity: int = static(0, "final observations kept when by index; 0: a sixteenth", ge=0)
 
 
 @struct.dataclass
-class State:
+class UniformState:
     """The memory."""
 
     memory: storage.Memory
@@ -39,7 +34,7 @@ class State:
 
 
 def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:
-    sizes = geometry(
+    sizes = replay_sizes(
         capacity=config.capacity,
         min_size=config.min_size,
         num_envs=num_envs,
@@ -49,31 +44,28 @@ def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batc
     )
     store = storage.storage(sizes, config.store_next, config.final_capacity)
 
-    def init(example: Transition, hypers: dict[str, Array]) -> State:
-        return State(memory=storage.init(store, example), hypers=dict(hypers))
+    def init(example: Transition, hypers: dict[str, Array]) -> UniformState:
+        return UniformState(memory=storage.init(store, example), hypers=dict(hypers))
 
-    def add(state: State, unroll: Transition, priority: Array | None = None) -> State:
+    def add(state: UniformState, unroll: Transition, priority: Array | None = None) -> UniformState:
         del priority  # all windows are equal
         memory, _ = storage.add(store, state.memory, unroll)
         return dataclasses.replace(state, memory=memory)
 
-    def sample(state: State, key: Array, progress: Array) -> Batch:
+    def sample(state: UniformState, key: Array, progress: Array) -> Batch:
         del progress
         index = draw(sizes, state.memory, key)
         data = storage.read(store, state.memory, index)
         return Batch(data=data, weight=jnp.ones(batch_size, jnp.float32), index=index)
 
-    def prioritise(state: State, index: Array, priority: Array) -> State:
+    def prioritise(state: UniformState, index: Array, priority: Array) -> UniformState:
         del index, priority
         return state
 
-    def ready(state: State) -> Array:
-        return state.memory.ring.written >= sizes.ready_slots
-
-    return Replay(init, add, sample, prioritise, ready, sizes.min_steps)
+    return Replay(init, add, sample, prioritise, sizes.min_steps)
 
 
-def draw(sizes: Geometry, memory: storage.Memory, key: Array) -> Array:
+def draw(sizes: ReplaySizes, memory: storage.Memory, key: Array) -> Array:
     """Indices [N] of complete windows, equally likely. Consumes key."""
     written = memory.ring.written
     oldest = jnp.maximum(jnp.maximum(written - sizes.slots, 0), memory.valid_from)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 from typing import Literal, NamedTuple
 
-from jaxrl_hpc.scaling.model import Line
+from jaxrl_hpc.scaling.model import LatencyBandwidth
 
 Rule = Literal["lock", "hogwild", "accumulate", "server"]
 WORKFLOWS = ("sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server")
-FREE = Line(0.0, 1e30)
+FREE = LatencyBandwidth(0.0, 1e30)
 
 
 class Costs(NamedTuple):
@@ -22,12 +22,12 @@ class Costs(NamedTuple):
     copies: int  # B of an actor
     compute: float  # one step of an actor's copies, on a core, without the policy
     sleep: float  # one step of an actor's copies, waiting for something that needs no core
-    inference: Line  # the policy, by number of observations: latency + number / bandwidth
+    inference: LatencyBandwidth  # the policy, by number of observations: latency + number / bandwidth
     update: float  # learning from one unroll, all K updates
     handle: float = 0.0  # a core's time to pack or to take a message
-    message: Line = FREE  # by bytes, between two ranks
-    copy: Line = FREE  # by bytes, into or out of a window of another rank
-    reduce: Line = FREE  # by bytes, of an allreduce between two ranks; more of them: × log2
+    message: LatencyBandwidth = FREE  # by bytes, between two ranks
+    copy: LatencyBandwidth = FREE  # by bytes, into or out of a window of another rank
+    reduce: LatencyBandwidth = FREE  # by bytes, of an allreduce between two ranks; more of them: × log2
     atomic: float = 0.0  # one atomic operation on another rank's memory
     params: int = 0  # bytes of parameters
     unroll: int = 0  # bytes of an unroll
@@ -46,7 +46,7 @@ class Costs(NamedTuple):
         return self.length * self.sleep
 
 
-class Plan(NamedTuple):
+class JobPlan(NamedTuple):
     """How a job is divided and connected."""
 
     workflow: str
@@ -67,7 +67,7 @@ class Plan(NamedTuple):
         return self.learners + self.actors + extra
 
 
-class Outcome(NamedTuple):
+class SimulatedResult(NamedTuple):
     """A job in its steady state."""
 
     steps_per_second: float  # of the environment, that were learned from

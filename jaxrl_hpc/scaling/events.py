@@ -5,7 +5,7 @@
         yield from counter.use(0.3)            # queue for a place, keep it for 0.3, leave
 
 A process yields seconds to sleep, or nothing to be parked until somebody resumes it. Things to queue for:
-`Station` (places with one queue, first come first served), `Store` (items, bounded), `Barrier`.
+`Station` (places with one queue, first come first served), `EventStore` (items, bounded), `Barrier`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Station:
             self.taken -= 1
 
 
-class Store:
+class EventStore:
     """Items in order. `put` waits while it is full (capacity 0: never), `get` while it is empty."""
 
     def __init__(self, simulation: Simulation, capacity: int = 0) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from jaxrl_hpc.io.style import MATPLOTLIB, color
+from jaxrl_hpc.report.style import MATPLOTLIB, color
 
 
 def table(report: dict[str, Any]) -> str:

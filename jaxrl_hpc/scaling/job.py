@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jaxrl_hpc.scaling.costs import Clock, Costs, Outcome, Plan
-from jaxrl_hpc.scaling.events import Process, Simulation, Station, Store
+from jaxrl_hpc.scaling.costs import Clock, Costs, JobPlan, SimulatedResult
+from jaxrl_hpc.scaling.events import EventStore, Process, Simulation, Station
 
 
-class Rank:
+class SimulatedRank:
     """A process of the job: works on a core, or sleeps; the rest of its time it is idle."""
 
     def __init__(self, simulation: Simulation, cores: Station) -> None:
@@ -31,15 +31,15 @@ class Rank:
             self.busy += seconds
 
 
-class Job:
+class SimulatedJob:
     """What all flows have in common: ranks, counters, and the measured half of the run."""
 
-    def __init__(self, costs: Costs, plan: Plan, unrolls: int, seed: int) -> None:
+    def __init__(self, costs: Costs, plan: JobPlan, unrolls: int, seed: int) -> None:
         self.costs, self.plan, self.simulation = costs, plan, Simulation()
         self.clock = Clock(costs.spread, seed)
         self.cores = Station(self.simulation, costs.cores)
-        self.learners = [Rank(self.simulation, self.cores) for _ in range(plan.learners)]
-        self.actors = [Rank(self.simulation, self.cores) for _ in range(plan.actors)]
+        self.learners = [SimulatedRank(self.simulation, self.cores) for _ in range(plan.learners)]
+        self.actors = [SimulatedRank(self.simulation, self.cores) for _ in range(plan.actors)]
         self.stations: dict[str, Station] = {}  # besides ranks and cores, with what they are busy
         self.version = 0
         self.updates = 0
@@ -48,7 +48,7 @@ class Job:
         self.lags: list[int] = []
         self._before: tuple[float, ...] | None = None
 
-    def act(self, rank: Rank) -> Process:
+    def act(self, rank: SimulatedRank) -> Process:
         """One unroll."""
         yield from rank.work(self.clock.vary(self.costs.acting))
         yield from rank.sleep(self.clock.vary(self.costs.waiting))
@@ -69,7 +69,7 @@ class Job:
         others = [station.work for station in self.stations.values()]
         return (self.simulation.now, self.updates, self.unrolls, learners, actors, self.cores.work, *others)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulatedResult:
         assert self._before is not None, "the simulation stood still before its middle"
         elapsed, updates, unrolls, learners, actors, cores, *others = (
             after - before for after, before in zip(self._totals(), self._before, strict=True)
@@ -81,7 +81,7 @@ class Job:
             used["cores"] = cores / elapsed / self.costs.cores
         for (name, station), work in zip(self.stations.items(), others, strict=True):
             used[name] = work / elapsed / max(1, station.places)
-        return Outcome(
+        return SimulatedResult(
             steps_per_second=unrolls * self.costs.length * self.costs.copies / elapsed,
             updates_per_second=updates / elapsed,
             actor_idle=max(0.0, 1 - used["actors"]) if self.actors else 0.0,
@@ -96,12 +96,12 @@ class Job:
         """A mean of gradients over so many ranks."""
         return math.ceil(math.log2(ranks)) * self.costs.reduce.time(self.costs.params) if ranks > 1 else 0.0
 
-    def send(self, store: Store, item: Any, seconds: float) -> None:
+    def send(self, store: EventStore, item: Any, seconds: float) -> None:
         """An item arrives somewhere after so many seconds."""
         self.simulation.start(_arrive(store, item), seconds)
 
 
-def _arrive(store: Store, item: Any) -> Process:
+def _arrive(store: EventStore, item: Any) -> Process:
     store.put_now(item)
     return
     yield

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_hpc.build import Parts, hypers_of
 from jaxrl_hpc.config import Config
+from jaxrl_hpc.runtime.build import Parts, hypers_of
 from jaxrl_hpc.scaling import model
 from jaxrl_hpc.scaling.costs import Costs
-from jaxrl_hpc.workflows.learner import Learning, Team
-from jaxrl_hpc.workflows.messages import Acting, Header, Message, make_acting
+from jaxrl_hpc.workflows.actor_learner.learner import LearnerGroup, LearnerPrograms
+from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, Header, UnrollMessage, make_acting
+from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
 
 ENOUGH = 0.3  # seconds of one measurement
 ROUNDS = 7
-ALONE = Team(1, 0, False, None)
+ALONE = LearnerGroup(1, 0, False, None)
 
 
 def timed(function: Callable[[], Any]) -> float:
@@ -42,10 +43,10 @@ def timed(function: Callable[[], Any]) -> float:
     return float(np.median(rounds))
 
 
-def costs_of(config: Config, parts: Parts, network: model.Network, cores: int) -> Costs:
+def costs_of(config: Config, parts: Parts, network: model.NetworkModel, cores: int) -> Costs:
     """Of a config in which actors and learners are processes of their own."""
     flow: Any = config.workflow
-    learning: Learning = parts.workflow.programs.learning
+    learning = cast(ActorLearner, parts.workflow).learning
     hypers = jax.tree.map(jnp.float32, hypers_of(config))
     key = jax.random.key(config.run.seed)
     acting = make_acting(
@@ -61,7 +62,7 @@ def costs_of(config: Config, parts: Parts, network: model.Network, cores: int) -
     whole = timed(lambda: unroll(params, rollout))
     policy = _policy(parts, params, rollout, flow.num_envs)
     message = _message(acting, ended, trajectory, rated)
-    line = model.Line(network.latency, network.bandwidth)
+    line = model.LatencyBandwidth(network.latency, network.bandwidth)
     return Costs(
         length=flow.unroll_length,
         copies=flow.num_envs,
@@ -81,7 +82,7 @@ def costs_of(config: Config, parts: Parts, network: model.Network, cores: int) -
     )
 
 
-def _policy(parts: Parts, params: Any, rollout: Any, copies: int) -> model.Line:
+def _policy(parts: Parts, params: Any, rollout: Any, copies: int) -> model.LatencyBandwidth:
     """Seconds by number of observations, inside a loop as in an unroll."""
     turns = 32
 
@@ -103,16 +104,16 @@ def _policy(parts: Parts, params: Any, rollout: Any, copies: int) -> model.Line:
 
     few, many = seconds(several(1)), seconds(several(8))
     slope = max((many - few) / (7 * copies), 1e-12)
-    return model.Line(max(few - slope * copies, 1e-9), 1 / slope)
+    return model.LatencyBandwidth(max(few - slope * copies, 1e-9), 1 / slope)
 
 
-def _message(acting: Acting, ended: Any, trajectory: Any, rated: Any) -> float:
+def _message(acting: ActorPrograms, ended: Any, trajectory: Any, rated: Any) -> float:
     buffer = acting.message.empty()
     header = Header(*(np.int64(0),) * 3, *(np.float64(0),) * 2)
-    return timed(lambda: acting.message.pack(Message(header, ended, trajectory, rated), buffer))
+    return timed(lambda: acting.message.pack(UnrollMessage(header, ended, trajectory, rated), buffer))
 
 
-def _update(learning: Learning, state: Any, trajectory: Any, rated: Any) -> float:
+def _update(learning: LearnerPrograms, state: Any, trajectory: Any, rated: Any) -> float:
     """Seconds of an iteration, with a replay that is full enough."""
     unrolls = [(trajectory, rated)] * learning.settings.batch
     if learning.replay:

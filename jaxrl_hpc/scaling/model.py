@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Line(NamedTuple):
+class LatencyBandwidth(NamedTuple):
     """Time of a message by its size."""
 
     latency: float  # seconds
@@ -31,7 +31,7 @@ class Line(NamedTuple):
         return self.latency + size / self.bandwidth
 
 
-class Network(NamedTuple):
+class NetworkModel(NamedTuple):
     """Between nodes."""
 
     latency: float  # seconds, one way
@@ -45,14 +45,14 @@ class Network(NamedTuple):
         return overhead + hops * self.latency + moved / self.bandwidth
 
 
-def fit(times: Mapping[str, float]) -> Line:
+def fit(times: Mapping[str, float]) -> LatencyBandwidth:
     """Latency and bandwidth from seconds by bytes, equally true (in per cent) for small and large."""
     sizes = np.array([float(size) for size in times])
     seconds = np.array(list(times.values()))
     # relative least squares: minimise sum ((a + b s - t) / t)^2
     matrix = np.stack([1 / seconds, sizes / seconds], axis=1)
     (latency, per_byte), *_ = np.linalg.lstsq(matrix, np.ones(len(sizes)), rcond=None)
-    return Line(max(float(latency), 1e-9), 1 / max(float(per_byte), 1e-15))
+    return LatencyBandwidth(max(float(latency), 1e-9), 1 / max(float(per_byte), 1e-15))
 
 
 def bytes_of(message: Mapping[str, Any], shards: int, deterministic: bool) -> float:
@@ -62,7 +62,7 @@ def bytes_of(message: Mapping[str, Any], shards: int, deterministic: bool) -> fl
 
 
 def communication(
-    messages: Sequence[Mapping[str, Any]], line: Line, shards: int, deterministic: bool
+    messages: Sequence[Mapping[str, Any]], line: LatencyBandwidth, shards: int, deterministic: bool
 ) -> float:
     """Seconds of an iteration that all messages take."""
     return sum(m["times"] * line.time(bytes_of(m, shards, deterministic)) for m in messages)
@@ -70,7 +70,7 @@ def communication(
 
 def over_network(
     messages: Sequence[Mapping[str, Any]],
-    network: Network,
+    network: NetworkModel,
     nodes: int,
     overhead: float,
     shards_per_node: int,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxrl_hpc.scaling.costs import Costs, Outcome, Plan
-from jaxrl_hpc.scaling.flows import simulate
+from jaxrl_hpc.scaling.costs import Costs, JobPlan, SimulatedResult
+from jaxrl_hpc.scaling.workflow_models import simulate
 
 
-class Choice(NamedTuple):
+class RankSplit(NamedTuple):
     learners: int
     actors: int
-    outcome: Outcome
+    outcome: SimulatedResult
 
 
 def balanced(costs: Costs, ranks: int) -> int:
@@ -26,21 +26,23 @@ def balanced(costs: Costs, ranks: int) -> int:
     return min(max(1, round(ranks * costs.update / (costs.update + acting))), ranks - 1)
 
 
-def evaluate(costs: Costs, plan: Plan, learners: int, ranks: int, shared: bool) -> Choice:
+def evaluate(costs: Costs, plan: JobPlan, learners: int, ranks: int, shared: bool) -> RankSplit:
     """One split. Learners that share batches work on a part of each and reduce."""
     split = plan._replace(learners=learners, actors=ranks - learners)
     if shared:
         one = costs._replace(
             update=costs.update / learners + costs.reduce.time(costs.params) * (learners > 1)
         )
-        return Choice(learners, ranks - learners, simulate(one, split._replace(learners=1)))
-    return Choice(learners, ranks - learners, simulate(costs, split))
+        return RankSplit(learners, ranks - learners, simulate(one, split._replace(learners=1)))
+    return RankSplit(learners, ranks - learners, simulate(costs, split))
 
 
-def recommend(costs: Costs, plan: Plan, ranks: int, shared: bool = False) -> tuple[Choice, list[Choice]]:
+def recommend(
+    costs: Costs, plan: JobPlan, ranks: int, shared: bool = False
+) -> tuple[RankSplit, list[RankSplit]]:
     """The best split and all that were looked at, by learners. From the balance of rates uphill."""
     most = ranks - 1 if shared else ranks // 2  # each learner needs an actor of its own
-    known: dict[int, Choice] = {}
+    known: dict[int, RankSplit] = {}
 
     def speed(learners: int) -> float:
         if learners not in known:
@@ -64,7 +66,7 @@ def _climb(speed: Callable[[int], float], start: int, most: int, stride: int) ->
     return best
 
 
-def table(best: Choice, choices: list[Choice]) -> str:
+def table(best: RankSplit, choices: list[RankSplit]) -> str:
     """Markdown."""
     lines = [
         "| learners + actors | steps/s | actors idle | learners idle | lag | busiest | |",
@@ -80,7 +82,7 @@ def table(best: Choice, choices: list[Choice]) -> str:
     return "\n".join(lines)
 
 
-def report(costs: Costs, best: Choice, choices: list[Choice]) -> dict[str, Any]:
+def report(costs: Costs, best: RankSplit, choices: list[RankSplit]) -> dict[str, Any]:
     """As plain data."""
     return {
         "costs": {k: v._asdict() if hasattr(v, "_asdict") else v for k, v in costs._asdict().items()},

@@ -11,34 +11,35 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc import machine
-from jaxrl_hpc.build import build
 from jaxrl_hpc.comm.ranks import Ranks, world
-from jaxrl_hpc.train import lanes_of, make_fleet
+from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime.build import build
+from jaxrl_hpc.runtime.train import lanes_of, make_runner
+from jaxrl_hpc.workflows.sharded.workflow import Sharded
 
 SIZES = (8, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)  # bytes of an allreduce
 CHUNKS = 12  # that one measurement is divided into
 
 
-def time_iterations(fleet: Any, ranks: Ranks, seconds: float) -> dict[str, Any]:
+def time_iterations(runner: Any, ranks: Ranks, seconds: float) -> dict[str, Any]:
     """Seconds of an iteration, chunk by chunk, the same number of iterations on all ranks."""
-    fleet.per_lane(fleet.step(2))  # the host-driven layout compiles here
+    runner.metrics_per_lane(runner.step(2))  # the host-driven layout compiles here
     start = time.perf_counter()
-    fleet.per_lane(fleet.step(2))
+    runner.metrics_per_lane(runner.step(2))
     one = (time.perf_counter() - start) / 2
     count = ranks.share(max(1, int(seconds / CHUNKS / one)))
     times = []
     for _ in range(CHUNKS):
         ranks.barrier()
         start = time.perf_counter()
-        fleet.per_lane(fleet.step(count))
+        runner.metrics_per_lane(runner.step(count))
         times.append((time.perf_counter() - start) / count)
     return {"iterations": count, "seconds": times}
 
@@ -92,14 +93,14 @@ def main() -> None:
         config = configs.from_dict(request["config"])
         machine.prepare(config, 1)
         parts = build(config)
-        fleet = make_fleet(config, parts, lanes_of(config))
-        fleet.initialise()
-        _, messages = parts.workflow.programs.dry_run(fleet.states[0])
+        runner = make_runner(config, parts, lanes_of(config))
+        runner.initialise()
+        _, messages = cast(Sharded, parts.workflow).dry_run(runner.states[0])
         result: dict[str, Any] = {
-            "place": fleet.place(),
+            "place": runner.describe(),
             "steps_per_iteration": parts.workflow.steps_per_iteration,
             "messages": [message._asdict() for message in messages],
-            **time_iterations(fleet, ranks, request["seconds"]),
+            **time_iterations(runner, ranks, request["seconds"]),
         }
         if ranks.size > 1 and request["collectives"]:
             result["inside"] = {str(size): time_inside(ranks, size) for size in SIZES}

@@ -57,6 +57,12 @@ def drawn(axis: Axis, name: str, samples: int, seed: int, whole: bool) -> list[A
     return [place(axis, float(u), whole) for u in uniform]
 
 
+def count(spec: SweepSpec) -> int:
+    """Combinations of axis values, counted without making them."""
+    listed_values = (len(a.values) if a.values else a.points or 1 for a in spec.axes.values() if not a.drawn)
+    return math.prod(listed_values) * (spec.samples or 1)
+
+
 def combinations(spec: SweepSpec, whole: set[str]) -> Iterator[dict[str, Any]]:
     """Axis values of every combination; `whole` names the axes of whole numbers."""
     fixed = {n: listed(axis, n in whole) for n, axis in spec.axes.items() if not axis.drawn}

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from jaxrl_hpc.io.charts import Chart
-from jaxrl_hpc.io.style import color, title
-from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+from jaxrl_hpc.ops.statistics import score
+from jaxrl_hpc.report.charts import Chart
+from jaxrl_hpc.report.style import color, title
 from jaxrl_hpc.sweeps.collect import Standing
-from jaxrl_hpc.sweeps.plan import Plan
+from jaxrl_hpc.sweeps.plan import SweepPlan
 
 SCALE = "Viridis"
 
@@ -21,7 +21,7 @@ def _numeric(values: Sequence[Any]) -> bool:
     return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
-def is_logarithmic(plan: Plan, key: str, values: Sequence[Any]) -> bool:
+def is_logarithmic(plan: SweepPlan, key: str, values: Sequence[Any]) -> bool:
     """Spaced by factors: said so in the sweep, or seen in at least three listed values."""
     axis = plan.spec.axes[key]
     if axis.kind in ("log_uniform", "grid", "random"):
@@ -30,7 +30,7 @@ def is_logarithmic(plan: Plan, key: str, values: Sequence[Any]) -> bool:
     return len(distinct) > 2 and distinct[0] > 0 and distinct[-1] / distinct[0] >= 10
 
 
-def _axis(plan: Plan, key: str, values: Sequence[Any]) -> dict[str, Any]:
+def _axis(plan: SweepPlan, key: str, values: Sequence[Any]) -> dict[str, Any]:
     """Plotly's settings of an axis that shows a setting's values."""
     layout: dict[str, Any] = {"title": {"text": key}}
     if not _numeric(values):
@@ -48,7 +48,11 @@ def _shown(value: Any) -> Any:
 
 
 def slice_chart(
-    identity: str, plan: Plan, key: str, rows: Sequence[dict[str, Any]], diverged: Sequence[dict[str, Any]]
+    identity: str,
+    plan: SweepPlan,
+    key: str,
+    rows: Sequence[dict[str, Any]],
+    diverged: Sequence[dict[str, Any]],
 ) -> Chart | None:
     """A metric against one axis; None if the axis has a single value."""
     metric = plan.spec.metric
@@ -80,8 +84,9 @@ def _add_line(figure: go.Figure, key: str, metric: str, rows: Sequence[dict[str,
     if _numeric([row[key] for row in rows]):
         members.sort(key=lambda group: group[0][key])
     samples = [np.array([row[metric] for row in group], np.float64) for group in members]
-    center = [float(interquartile_mean(values)) for values in samples]
-    bounds = [bootstrap_interval(values) for values in samples]
+    scores = [score(values) for values in samples]
+    center = [float(found.value) for found in scores]
+    bounds = [(found.low, found.high) for found in scores]
     figure.add_scatter(
         x=[_shown(group[0][key]) for group in members],
         y=center,
@@ -122,7 +127,7 @@ def _add_diverged(
 
 
 def interaction_chart(
-    identity: str, plan: Plan, first: str, second: str, ranked: Sequence[Standing]
+    identity: str, plan: SweepPlan, first: str, second: str, ranked: Sequence[Standing]
 ) -> Chart:
     """A metric over two axes: a field where both have few values, else points."""
     heading = f"{first} and {second}"
@@ -134,7 +139,7 @@ def interaction_chart(
     return Chart(identity, heading, figure)
 
 
-def _field(plan: Plan, first: str, second: str, ranked: Sequence[Standing]) -> go.Figure:
+def _field(plan: SweepPlan, first: str, second: str, ranked: Sequence[Standing]) -> go.Figure:
     """Means in a matrix of the values."""
     columns, lines = (_ordered([entry.values[key] for entry in ranked]) for key in (first, second))
     sums: dict[tuple[str, str], list[float]] = {}
@@ -158,7 +163,7 @@ def _field(plan: Plan, first: str, second: str, ranked: Sequence[Standing]) -> g
     return figure
 
 
-def _points(plan: Plan, first: str, second: str, ranked: Sequence[Standing]) -> go.Figure:
+def _points(plan: SweepPlan, first: str, second: str, ranked: Sequence[Standing]) -> go.Figure:
     x, y = ([_shown(entry.values[key]) for entry in ranked] for key in (first, second))
     figure = go.Figure()
     figure.add_scatter(
@@ -191,4 +196,4 @@ def _name(value: Any) -> str:
 
 
 def _mean(values: list[float] | None) -> float | None:
-    return float(interquartile_mean(np.array(values))) if values else None
+    return float(score(np.array(values)).value) if values else None

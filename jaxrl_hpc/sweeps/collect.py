@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxrl_hpc.io.blocks import write_atomically
-from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+from jaxrl_hpc.checkpoint.blocks import write_atomically
+from jaxrl_hpc.ops.statistics import score
 from jaxrl_hpc.sweeps.directory import FINISHED, SweepDirectory
 from jaxrl_hpc.sweeps.halving import combination
-from jaxrl_hpc.sweeps.plan import Plan
+from jaxrl_hpc.sweeps.plan import SweepPlan
 from jaxrl_hpc.sweeps.status import MISSING
 
 ORIGIN = ("env_steps", "updates", "wall_seconds", "compile_seconds", "trials_side_by_side", "diverged_at")
 BUILD = ("params_sha256", "version", "commit")
 
 
-def rows(plan: Plan, directory: SweepDirectory) -> list[dict[str, Any]]:
+def rows(plan: SweepPlan, directory: SweepDirectory) -> list[dict[str, Any]]:
     """A row per trial of the plan, those without a result too."""
     table = []
     task_of = {trial.id: task.index for task in plan.tasks for trial in task.trials}
@@ -54,7 +54,7 @@ def to_table(table: list[dict[str, Any]]) -> pa.Table:
     return pa.table(columns)
 
 
-def write_table(plan: Plan, directory: SweepDirectory, path: Path) -> pa.Table:
+def write_table(plan: SweepPlan, directory: SweepDirectory, path: Path) -> pa.Table:
     table = to_table(rows(plan, directory))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
@@ -70,13 +70,13 @@ class Standing(NamedTuple):
     values: dict[str, Any]
     seeds: int  # that went to the end
     diverged: int
-    metric: float  # IQM over seeds
+    metric: float  # score over seeds
     low: float
     high: float
     trial: str  # the first seed's
 
 
-def standings(plan: Plan, directory: SweepDirectory) -> list[Standing]:
+def standings(plan: SweepPlan, directory: SweepDirectory) -> list[Standing]:
     """Combinations with at least one finished seed, best first; those with diverged seeds after the rest."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows(plan, directory):
@@ -87,13 +87,10 @@ def standings(plan: Plan, directory: SweepDirectory) -> list[Standing]:
         if not done:
             continue
         samples = np.array([row[plan.spec.metric] for row in done], np.float64)
-        low, high = bootstrap_interval(samples)
+        center, low, high = (float(x) for x in score(samples))
         values = {key: done[0][key] for key in plan.spec.axes}
         diverged = sum(row["status"] == "diverged" for row in members)
-        center = float(interquartile_mean(samples))
-        found.append(
-            Standing(name, values, len(done), diverged, center, float(low), float(high), done[0]["trial"])
-        )
+        found.append(Standing(name, values, len(done), diverged, center, low, high, done[0]["trial"]))
     sign = -1.0 if plan.spec.goal == "maximise" else 1.0
     worst = math.inf
     return sorted(

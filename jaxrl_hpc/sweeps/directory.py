@@ -4,6 +4,7 @@ runs/sweeps/<name>/
   plans/<id>.yaml      the sweep as it was started: self-contained, written once, never changed
   trials/<id>/         result of a trial, there as a whole or not at all: config.yaml, metrics/, summary.json
   tasks/<id>/          work of a task, under its lock; what is in there is of no use once its trials are done
+  broken/              trials' folders that could not be read and were trained again
   rungs/<plan>/<n>/    scores at a rung of successive halving, one file per task
   slurm/               job scripts and logs
 """
@@ -20,13 +21,13 @@ from typing import Any
 import yaml
 
 from jaxrl_hpc import config as configs
+from jaxrl_hpc.checkpoint.blocks import write_atomically
+from jaxrl_hpc.config.compare import changeable, differences
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.blocks import write_atomically
-from jaxrl_hpc.io.metrics import MetricsWriter
-from jaxrl_hpc.io.run import RunDirectory
-from jaxrl_hpc.sweeps.plan import Plan, Task, Trial, digest
+from jaxrl_hpc.metrics.parquet import MetricsWriter
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.sweeps.plan import SweepPlan, Task, Trial, digest
 from jaxrl_hpc.sweeps.spec import SweepSpec
-from jaxrl_hpc.train import HARMLESS, differences
 
 FINISHED, DIVERGED, STOPPED = "finished", "diverged", "stopped"  # stopped: by successive halving
 STATUSES = (FINISHED, DIVERGED, STOPPED)
@@ -59,12 +60,12 @@ class SweepDirectory:
     def task(self, task: Task) -> Path:
         return self.tasks / task.id
 
-    def scores(self, plan: Plan, rung: int) -> Path:
+    def scores(self, plan: SweepPlan, rung: int) -> Path:
         return self.path / "rungs" / plan.id / str(rung)
 
     # -- plans ---------------------------------------------------------------
 
-    def freeze(self, plan: Plan, write: bool = True) -> Path:
+    def freeze(self, plan: SweepPlan, write: bool = True) -> Path:
         """Keep the plan, so that later edits of files do not reach tasks that wait in a queue.
 
         UserError if results here were made with another base config.
@@ -85,13 +86,14 @@ class SweepDirectory:
         write_atomically(path, yaml.safe_dump(data, sort_keys=False).encode())
         return path
 
-    def check_unchanged(self, plan: Plan) -> None:
+    def check_unchanged(self, plan: SweepPlan) -> None:
         """Every plan that was ever started here has this base, and with halving these trials."""
+        free = changeable(plan.trials[0].config)
         for path in sorted(self.plans.glob("*.yaml")):
-            earlier = configs.parse_yaml(path.read_text(), str(path))
+            earlier = configs.read_yaml(path)
             axes = {key for spec in (earlier, {"axes": plan.spec.axes}) for key in spec.get("axes") or {}}
             before, now = (_settled(base, axes) for base in (earlier["base"], plan.spec.base))
-            changed = [d for d in differences(before, now) if d.split(" ")[0] not in HARMLESS]
+            changed = [d for d in differences(before, now) if d.split(" ")[0] not in free]
             if changed:
                 raise UserError(
                     f"{self.path} holds trials of another base config: {'; '.join(changed)}; "
@@ -132,7 +134,8 @@ class SweepDirectory:
         self.trials.mkdir(parents=True, exist_ok=True)
         target = self.trials / trial.id
         if target.exists() and self.result(trial.id) is None:  # broken: out of the way
-            os.rename(target, work / f"broken-{uuid.uuid4().hex}")
+            (self.path / "broken").mkdir(exist_ok=True)
+            os.rename(target, self.path / "broken" / f"{trial.id}-{uuid.uuid4().hex[:8]}")
         try:
             os.rename(made.path, target)
         except OSError:

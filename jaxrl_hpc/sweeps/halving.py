@@ -13,20 +13,15 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
+from jaxrl_hpc.checkpoint.blocks import write_atomically
 from jaxrl_hpc.config import Config
-from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.fleet import Fleet
-from jaxrl_hpc.io.blocks import write_atomically
-from jaxrl_hpc.io.checkpoint import Checkpointer
-from jaxrl_hpc.io.run import RunDirectory
+from jaxrl_hpc.read_files import read_json
 from jaxrl_hpc.sweeps.directory import SweepDirectory
-from jaxrl_hpc.sweeps.plan import Plan, Task, Trial, digest
+from jaxrl_hpc.sweeps.plan import SweepPlan, Task, Trial, digest
 from jaxrl_hpc.sweeps.spec import SweepSpec
 
 
@@ -45,12 +40,12 @@ def combination(trial: Trial) -> str:
 
 
 def write_scores(
-    plan: Plan, directory: SweepDirectory, task: Task, rung: int, results: list[dict[str, Any]]
+    plan: SweepPlan, directory: SweepDirectory, task: Task, rung: int, results: list[dict[str, Any]]
 ) -> None:
     """A task's file at a rung; a diverged trial has no score."""
     path = directory.scores(plan, rung) / f"{task.id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    scores = json.loads(path.read_text()) if path.is_file() else {}
+    scores = read_json(path) if path.is_file() else {}
     metric = plan.spec.metric
     for entry in results:
         value = entry[metric]
@@ -59,14 +54,14 @@ def write_scores(
     write_atomically(path, json.dumps(scores, indent=1).encode())
 
 
-def read_scores(plan: Plan, directory: SweepDirectory, rung: int) -> dict[str, float | None]:
+def read_scores(plan: SweepPlan, directory: SweepDirectory, rung: int) -> dict[str, float | None]:
     scores: dict[str, float | None] = {}
     for path in directory.scores(plan, rung).glob("*.json"):
-        scores |= json.loads(path.read_text())
+        scores |= read_json(path)
     return scores
 
 
-def competitors(plan: Plan, directory: SweepDirectory, rung: int) -> list[Trial] | None:
+def competitors(plan: SweepPlan, directory: SweepDirectory, rung: int) -> list[Trial] | None:
     """Trials that take part in a rung; None while that is not decided."""
     if rung == 0:
         return list(plan.trials)
@@ -74,7 +69,7 @@ def competitors(plan: Plan, directory: SweepDirectory, rung: int) -> list[Trial]
     return None if going_on is None else [trial for trial in plan.trials if trial.id in going_on]
 
 
-def survivors(plan: Plan, directory: SweepDirectory, rung: int) -> set[str] | None:
+def survivors(plan: SweepPlan, directory: SweepDirectory, rung: int) -> set[str] | None:
     """Trials that go on after a rung; None while scores of that rung are missing."""
     assert plan.spec.halving is not None
     trials = competitors(plan, directory, rung)
@@ -93,27 +88,3 @@ def survivors(plan: Plan, directory: SweepDirectory, rung: int) -> set[str] | No
             merits.append((sign * float(np.mean(values)), name))
     kept = sorted(merits, reverse=True)[: max(1, len(groups) // plan.spec.halving.factor)]
     return {trial.id for _, name in kept for trial in groups[name]}
-
-
-def continue_from(before: Path, fleet: Fleet) -> tuple[list[Any], dict[str, Any]]:
-    """States of the fleet's lanes, and counters, at the end of an earlier stretch with more lanes."""
-    run = RunDirectory(before)
-    summary = run.read_summary()
-    if summary is None:
-        raise UserError(f"{before} has not finished")
-    order = [entry["trial"] for entry in summary["trials"]]
-    chosen = [order.index(lane.name) for lane in fleet.lanes]
-    shapes = _shapes(fleet, len(order))
-    _, states, host = Checkpointer(run.checkpoints).restore(shapes)
-    if fleet.stacked:
-        index = np.asarray(chosen)
-        return [jax.tree.map(lambda x: x[index], states[0])], host
-    return [states[i] for i in chosen], host
-
-
-def _shapes(fleet: Fleet, lanes: int) -> list[Any]:
-    """Shapes of a checkpoint of as many lanes of the same program."""
-    one = fleet.state_shape()
-    if not fleet.stacked:
-        return [one] * lanes
-    return [jax.tree.map(lambda s: jax.ShapeDtypeStruct((lanes, *s.shape[1:]), s.dtype), one)]

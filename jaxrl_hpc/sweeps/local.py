@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jaxrl_hpc.machine import available_cores
-from jaxrl_hpc.signals import StopSignals
+from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.runtime.signals import StopSignals
+from jaxrl_hpc.runtime.train import EXIT_SAVED
 from jaxrl_hpc.sweeps.directory import SweepDirectory
-from jaxrl_hpc.sweeps.plan import Plan, Task
-from jaxrl_hpc.train import EXIT_SAVED
+from jaxrl_hpc.sweeps.plan import SweepPlan, Task
 
 POLL_SECONDS = 0.1
 
@@ -30,7 +30,7 @@ def command(plan_file: Path, directory: SweepDirectory, index: int | str) -> lis
     return [*start, "--dir", str(directory.path), "--task", str(index)]
 
 
-def unfinished(plan: Plan, directory: SweepDirectory) -> list[Task]:
+def unfinished(plan: SweepPlan, directory: SweepDirectory) -> list[Task]:
     return [task for task in plan.tasks if any(directory.result(t.id) is None for t in task.trials)]
 
 
@@ -44,7 +44,7 @@ def slots(tasks: Sequence[Task], jobs: int | None = None) -> list[list[int]]:
 
 
 def run_all(
-    plan: Plan,
+    plan: SweepPlan,
     plan_file: Path,
     directory: SweepDirectory,
     say: Callable[[str], None],
@@ -68,7 +68,7 @@ def run_all(
     return 1 if failed else 0
 
 
-def _progress(plan: Plan, directory: SweepDirectory) -> tuple[int, int]:
+def _progress(plan: SweepPlan, directory: SweepDirectory) -> tuple[int, int]:
     """Grows with everything that a task does."""
     results = sum(directory.result(trial.id) is not None for trial in plan.trials)
     return results, len(list((directory.path / "rungs").rglob("*.json")))

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.schema import traced_names
+from jaxrl_hpc.schema import changeable_names, traced_names
 from jaxrl_hpc.sweeps import axes
 from jaxrl_hpc.sweeps.spec import SweepSpec
-from jaxrl_hpc.train import HARMLESS
 
 TRACED_SECTIONS = ("agent", "replay")
 MAX_TRIALS = 100_000
@@ -46,7 +45,7 @@ class Task:
     trials: tuple[Trial, ...]
 
 
-class Plan(NamedTuple):
+class SweepPlan(NamedTuple):
     """Everything that a sweep file means."""
 
     spec: SweepSpec
@@ -82,8 +81,8 @@ def is_traced(config: Config, key: str) -> bool:
 def _identity(config: Config) -> dict[str, Any]:
     """The settings that decide a trial's result."""
     data = config.to_dict()
-    for path in (*HARMLESS, "run.name", "run.seeds"):
-        data["run"].pop(path.removeprefix("run."), None)
+    for name in (*changeable_names(config.run), "name", "seeds"):
+        data["run"].pop(name, None)
     return data
 
 
@@ -118,12 +117,17 @@ def make_trial(spec: SweepSpec, values: dict[str, Any], seed: int) -> Trial:
     return Trial(identity, values, seed, config, _program(config))
 
 
-def make_plan(spec: SweepSpec) -> Plan:
+def make_plan(spec: SweepSpec) -> SweepPlan:
     """All trials of a sweep, packed."""
     base = configs.from_dict(spec.base)
     whole = {
         key for key in spec.axes if isinstance(value_of(base, key), int) and value_of(base, key) is not None
     }
+    asked = axes.count(spec) * spec.seeds
+    if asked > MAX_TRIALS:
+        raise UserError(
+            f"axes: the sweep has {asked:,} trials, more than {MAX_TRIALS:,}; use fewer values or random axes"
+        )
     trials: dict[str, Trial] = {}
     repeated = 0
     for values in axes.combinations(spec, whole):
@@ -131,10 +135,8 @@ def make_plan(spec: SweepSpec) -> Plan:
             trial = make_trial(spec, values, seed)
             repeated += trial.id in trials
             trials.setdefault(trial.id, trial)
-            if len(trials) > MAX_TRIALS:
-                raise UserError(f"the sweep has more than {MAX_TRIALS:,} trials; use random axes instead")
     ordered = tuple(trials.values())
-    return Plan(spec, ordered, pack(ordered, spec.trials_per_task), repeated)
+    return SweepPlan(spec, ordered, pack(ordered, spec.trials_per_task), repeated)
 
 
 def value_of(config: Config, key: str) -> Any:

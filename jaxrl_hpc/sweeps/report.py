@@ -10,17 +10,18 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.charts import curve_chart
-from jaxrl_hpc.io.metrics import read_metrics
-from jaxrl_hpc.io.report import render_page, write_page
-from jaxrl_hpc.io.results import RunData
-from jaxrl_hpc.io.run import RunDirectory
-from jaxrl_hpc.io.sections import Colors, Section, number, short, table_html, tile_row
-from jaxrl_hpc.io.style import color, title
+from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.ops.statistics import score_text
+from jaxrl_hpc.report.charts import curve_chart
+from jaxrl_hpc.report.data import RunData
+from jaxrl_hpc.report.page import render_page, write_page
+from jaxrl_hpc.report.sections import Colors, Section, number, short, table_html, tile_row
+from jaxrl_hpc.report.style import color, title
+from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.sweeps import charts as sweep_charts
 from jaxrl_hpc.sweeps.collect import Standing, rows, standings
 from jaxrl_hpc.sweeps.directory import SweepDirectory
-from jaxrl_hpc.sweeps.plan import Plan, make_plan
+from jaxrl_hpc.sweeps.plan import SweepPlan, make_plan
 from jaxrl_hpc.sweeps.spec import load_spec
 from jaxrl_hpc.sweeps.status import MISSING
 
@@ -31,7 +32,7 @@ CURVES = 5
 class Results(NamedTuple):
     """What the sections are made from."""
 
-    plan: Plan
+    plan: SweepPlan
     directory: SweepDirectory
     rows: list[dict[str, Any]]  # one per trial
     ranked: list[Standing]  # best first
@@ -82,7 +83,8 @@ def headline(results: Results) -> Section:
     done = len(results.rows) - counts[MISSING]
     notes = [f"{number_} {name}" for name, number_ in counts.items() if number_]
     steps = sum(row["env_steps"] or 0 for row in results.rows)
-    interval = f"95 % interval {number(best.low)} – {number(best.high)}" if best.seeds > 1 else "one seed"
+    interval = score_text(best.seeds)
+    interval += f": {number(best.low)} – {number(best.high)}" if best.seeds > 1 else ""
     tiles = [
         (f"Best {title(spec.metric).lower()}", number(best.metric), interval),
         ("Trials done", f"{done} of {len(results.rows)}", ", ".join(notes) or "all finished"),
@@ -94,7 +96,7 @@ def headline(results: Results) -> Section:
 
 def best_table(results: Results, colors: Colors) -> Section:
     spec = results.plan.spec
-    columns = ["", *(key for key in spec.axes), f"{spec.metric}: IQM [95 %]", "Seeds", "Diverged", "Trial"]
+    columns = ["", *(key for key in spec.axes), f"{spec.metric} [interval]", "Seeds", "Diverged", "Trial"]
     lines = []
     for position, entry in enumerate(results.ranked[:BEST_ROWS]):
         swatch = colors.get(label(entry.values), "transparent")
@@ -122,10 +124,8 @@ def slices(results: Results) -> Section | None:
         for position, key in enumerate(spec.axes)
     ]
     charts = [chart for chart in made if chart is not None]
-    note = (
-        "Points: trials that went to the end. Line: interquartile mean at a value, over all that the other "
-    )
-    note += "axes and seeds gave, with its 95 % interval."
+    note = "Points: trials that went to the end. Line: score at a value, over all that the other "
+    note += "axes and seeds gave, with its interval: IQM and 95 %, or mean and range of fewer than five."
     note += " Crosses at the foot: trials that diverged." if diverged else ""
     return Section("slices", "Axis by axis", charts=charts, note=note, layout="pair") if charts else None
 
@@ -138,7 +138,7 @@ def interactions(results: Results) -> Section | None:
         sweep_charts.interaction_chart(f"pair-{i}", results.plan, a, b, results.ranked)
         for i, (a, b) in enumerate(pairs)
     ]
-    note = "Colour: the metric, interquartile mean over seeds and over the axes not shown."
+    note = "Colour: the metric, score over seeds and over the axes not shown."
     return Section("pairs", "Two axes at a time", charts=charts, note=note, layout="pair") if charts else None
 
 
@@ -150,9 +150,7 @@ def learning(results: Results, curves: Sequence[RunData], colors: Colors) -> Sec
         for position, (kind, column) in enumerate(metrics)
     ]
     charts = [chart for chart in made if chart is not None]
-    note = (
-        f"The {len(curves)} best combinations; bands are 95 % intervals over seeds, thin lines single seeds."
-    )
+    note = f"The {len(curves)} best combinations; bands are intervals over seeds, thin lines single seeds."
     return Section("learning", "Learning curves", charts=charts, note=note, layout="pair") if charts else None
 
 

@@ -8,29 +8,29 @@ successive halving a task does its part of a rung, and ends when it has to wait 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from jaxrl_hpc import machine
-from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.checkpoint.blocks import write_atomically
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.fleet import Lane
-from jaxrl_hpc.io.blocks import write_atomically
-from jaxrl_hpc.io.lock import RunLock
-from jaxrl_hpc.io.metrics import read_metrics
+from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.read_files import read_json
 from jaxrl_hpc.rollout import Evaluation
-from jaxrl_hpc.summary import describe, params_hash, spread_over_seeds
+from jaxrl_hpc.runs import files
+from jaxrl_hpc.runs.lock import RunLock
+from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime.build import build, hypers_of
+from jaxrl_hpc.runtime.seeds import Lane
+from jaxrl_hpc.runtime.summary import describe
+from jaxrl_hpc.runtime.train import train
+from jaxrl_hpc.runtime.trainer import Segment
 from jaxrl_hpc.sweeps import halving
 from jaxrl_hpc.sweeps.directory import DIVERGED, FINISHED, STOPPED, SweepDirectory
-from jaxrl_hpc.sweeps.plan import Plan, Task, Trial
-from jaxrl_hpc.train import train
-from jaxrl_hpc.trainer import Stretch, Trainer
+from jaxrl_hpc.sweeps.plan import SweepPlan, Task, Trial
 
 Say = Callable[[str], None]
 DONE, SAVED, WAITING = "done", "saved", "waiting"
@@ -40,6 +40,11 @@ PAUSED = {
 }
 
 
+RECORD_LOST = (
+    "without it the trials in {work} are not known: put it back, or remove that folder to train them again"
+)
+
+
 class TaskOutcome(NamedTuple):
     """How a call of run_task ended."""
 
@@ -47,7 +52,7 @@ class TaskOutcome(NamedTuple):
     text: str  # one line for people
 
 
-def run_task(plan: Plan, directory: SweepDirectory, index: int, say: Say = print) -> TaskOutcome:
+def run_task(plan: SweepPlan, directory: SweepDirectory, index: int, say: Say = print) -> TaskOutcome:
     """Bring a task as far as it can go."""
     task = plan.task(index)
     folder = directory.task(task)
@@ -64,7 +69,7 @@ def run_task(plan: Plan, directory: SweepDirectory, index: int, say: Say = print
             state = _run_rungs(plan, directory, task, trials, work, say)
             if state != DONE:
                 return TaskOutcome(state, f"task {index}: {PAUSED[state]}")
-            shutil.rmtree(work)
+            _clear(work)
     return TaskOutcome(DONE, f"task {index}: all {len(task.trials)} trials have a result")
 
 
@@ -75,16 +80,30 @@ def _lanes_of_work(work: Path, task: Task, pending: Sequence[Trial]) -> list[Tri
     """
     record = work / "trials.json"
     known = {trial.id: trial for trial in task.trials}
-    if record.is_file():
-        return [known[identity] for identity in json.loads(record.read_text())]
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
+    if record.exists():
+        try:
+            return [known[identity] for identity in read_json(record)]
+        except (UserError, TypeError, KeyError) as error:
+            raise UserError(f"{record} cannot be read, and {RECORD_LOST.format(work=work)}") from error
+    if any(work.glob("rung-*")):
+        raise UserError(f"{record} is missing, and {RECORD_LOST.format(work=work)}")
+    work.mkdir(exist_ok=True)
     write_atomically(record, json.dumps([trial.id for trial in pending]).encode())
     return list(pending)
 
 
+def _clear(work: Path) -> None:
+    """Delete what a task needs no more: its own files, nothing else."""
+    for folder in sorted(work.glob("rung-*")):
+        files.discard(folder)
+    (work / "trials.json").unlink()  # last: rungs without it are taken for damage
+    for folder in (work / "results", work):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
 def _run_rungs(
-    plan: Plan, directory: SweepDirectory, task: Task, trials: Sequence[Trial], work: Path, say: Say
+    plan: SweepPlan, directory: SweepDirectory, task: Task, trials: Sequence[Trial], work: Path, say: Say
 ) -> str:
     """Train to the end, rung after rung (one without halving), and write results."""
     budgets = halving.budgets(plan.spec, trials[0].config)
@@ -117,36 +136,15 @@ def _run_rungs(
 def _train(
     task: Task, trials: Sequence[Trial], folder: Path, before: Path | None, until: int | None, say: Say
 ) -> dict[str, Any] | None:
-    """The summary of a stretch of the packed run; None when a signal stopped it."""
+    """The summary of a segment of the packed run; None when a signal stopped it."""
     config = trials[0].config  # the others differ in what their lanes carry
     run = config.run.model_copy(
         update={"name": f"{config.run.name.rpartition('-')[0]}.{task.id[:6]}", "tensorboard": False}
     )
     config = config.model_copy(update={"run": run})
     lanes = [Lane(trial.seed, hypers_of(trial.config), trial.id) for trial in trials]
-    origin = (lambda fleet: halving.continue_from(before, fleet)) if before else None
-    stretch = Stretch(until, origin, describe_trials)
-    return train(config, folder, resume=True, lanes=lanes, stretch=stretch, say=say).summary
-
-
-def describe_trials(trainer: Trainer, final: Sequence[Evaluation]) -> dict[str, Any]:
-    """What each trial's own summary will say, as if it had run alone."""
-    fleet, parts = trainer.fleet, trainer.parts
-    params = fleet.per_lane([parts.workflow.learner(state).params for state in fleet.states])
-    entries = []
-    for lane, evaluation, own in zip(fleet.lanes, final, params, strict=True):
-        values = describe(parts, evaluation)
-        sound = all(np.isfinite(leaf).all() for leaf in [*jax.tree.leaves(own), evaluation.returns])
-        entries.append(
-            {
-                "trial": lane.name,
-                "diverged": not sound,
-                **values,
-                **spread_over_seeds(parts, [values], [evaluation]),
-                "params_sha256": params_hash([own]),
-            }
-        )
-    return {"trials": entries}
+    segment = Segment(until, previous=before)
+    return train(config, folder, resume=True, lanes=lanes, segment=segment, say=say).summary
 
 
 def _write_results(
@@ -159,7 +157,7 @@ def _write_results(
     status: str,
 ) -> None:
     """One folder per trial, from the files of the packed runs alone."""
-    shared = json.loads((folders[-1] / "summary.json").read_text())
+    shared = read_json(folders[-1] / "summary.json")
     lanes = len(shared.pop("trials"))
     seconds = shared["wall_seconds"]
     rows: dict[str, list[dict[str, Any]]] = {trial.id: [] for trial in trials}
@@ -196,7 +194,7 @@ def first_not_finite(rows: Sequence[dict[str, Any]]) -> int | None:
     return None
 
 
-def check_metric(plan: Plan, config: Config) -> None:
+def check_metric(plan: SweepPlan, config: Config) -> None:
     """A metric that no evaluation gives is better refused before training than after."""
     if plan.spec.metric == "eval_return":
         return

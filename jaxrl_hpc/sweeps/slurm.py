@@ -17,11 +17,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxrl_hpc.checkpoint.blocks import write_atomically
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.blocks import write_atomically
 from jaxrl_hpc.sweeps import local
 from jaxrl_hpc.sweeps.directory import SweepDirectory
-from jaxrl_hpc.sweeps.plan import Plan
+from jaxrl_hpc.sweeps.plan import SweepPlan
 
 SCRIPT = """\
 #!/bin/bash
@@ -57,7 +57,7 @@ def ranges(indices: Sequence[int]) -> str:
     return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
-def script(plan: Plan, plan_file: Path, directory: SweepDirectory, tasks: Sequence[int]) -> str:
+def script(plan: SweepPlan, plan_file: Path, directory: SweepDirectory, tasks: Sequence[int]) -> str:
     """The text of the job script."""
     wanted = plan.spec.slurm
     root = directory.path.resolve()
@@ -90,7 +90,7 @@ def script(plan: Plan, plan_file: Path, directory: SweepDirectory, tasks: Sequen
     )
 
 
-def submit(plan: Plan, plan_file: Path, directory: SweepDirectory) -> list[str]:
+def submit(plan: SweepPlan, plan_file: Path, directory: SweepDirectory) -> list[str]:
     """Write the job script and hand it to Slurm; the job ids, one per rung."""
     tasks = [task.index for task in local.unfinished(plan, directory)]
     if not tasks:
@@ -116,7 +116,7 @@ def submit(plan: Plan, plan_file: Path, directory: SweepDirectory) -> list[str]:
     return jobs
 
 
-def write_script(plan: Plan, plan_file: Path, directory: SweepDirectory) -> Path:
+def write_script(plan: SweepPlan, plan_file: Path, directory: SweepDirectory) -> Path:
     directory.slurm.mkdir(parents=True, exist_ok=True)
     tasks = [task.index for task in local.unfinished(plan, directory)]
     path = directory.slurm / "array.sh"

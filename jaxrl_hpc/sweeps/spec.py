@@ -20,13 +20,14 @@ from typing import Any, Literal
 from pydantic import field_validator, model_validator
 
 from jaxrl_hpc import config as configs
+from jaxrl_hpc.config.registry import nearest
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.registry import nearest
-from jaxrl_hpc.schema import Schema, static
+from jaxrl_hpc.schema import Schema, folder_name, static
 
 Bounds = tuple[float, float]
 KINDS = ("values", "grid", "random", "log_uniform", "choice")
 RANDOM = ("random", "log_uniform", "choice")
+SLURM_NAMES = r"^[\w.,@:+-]+$"  # one name, or several with commas
 OWN_KEYS = {"run.seed": "seeds", "run.seeds": "seeds", "run.name": "name"}  # what the sweep itself sets
 
 
@@ -74,8 +75,8 @@ class HalvingConfig(Schema):
 class SlurmConfig(Schema):
     """What the job array asks for. Anything else goes into `options`, as sbatch takes it."""
 
-    partition: str | None = static(None, "where to queue")
-    account: str | None = static(None, "who pays")
+    partition: str | None = static(None, "where to queue", pattern=SLURM_NAMES)
+    account: str | None = static(None, "who pays", pattern=SLURM_NAMES)
     time: str | None = static(
         None, "time limit of a task: minutes, hours:minutes:seconds or days-hours", pattern=r"^[\d:-]+$"
     )
@@ -92,15 +93,23 @@ class SlurmConfig(Schema):
     @classmethod
     def _are_options(cls, options: tuple[str, ...]) -> tuple[str, ...]:
         for option in options:
-            if not option.startswith("-") or "\n" in option:
+            if not option.startswith("-") or not option.isprintable():
                 raise ValueError(f"{option!r} is not an sbatch option; they begin with a dash")
         return options
+
+    @field_validator("modules")
+    @classmethod
+    def _are_modules(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
+        for name in modules:
+            if not name.isprintable() or not name.strip():
+                raise ValueError(f"{name!r} is not the name of a module")
+        return modules
 
 
 class SweepSpec(Schema):
     """A whole sweep file."""
 
-    name: str = static("sweep", "name of the folder under runs/sweeps/", pattern=r"^[\w.+=-]+$")
+    name: str = folder_name("sweep", "name of the folder under runs/sweeps/", max_length=80)
     base: Any = static(None, "a config: its name, its path, or the config itself")
     overrides: dict[str, Any] = static({}, "settings of all trials, by dotted name")
     axes: dict[str, Axis] = static({}, "what varies, by dotted name")
@@ -153,7 +162,7 @@ def find_spec(name: str | Path) -> Path:
 def load_spec(name: str | Path, overrides: tuple[str, ...] = ()) -> SweepSpec:
     """A sweep file with its base config put in, so that it depends on no other file any more."""
     source = find_spec(name)
-    data = configs.parse_yaml(source.read_text(), str(source))
+    data = configs.read_yaml(source)
     if not isinstance(data, dict):
         raise UserError(f"{source}: a sweep holds keys (base, axes, seeds, …), not {type(data).__name__}")
     if "agent" in data and "base" not in data:
@@ -165,10 +174,8 @@ def load_spec(name: str | Path, overrides: tuple[str, ...] = ()) -> SweepSpec:
     spec = configs.validate("", SweepSpec, data, problems)
     if problems:
         raise UserError("\n".join(f"{source}: {line}" for line in problems))
-    try:
+    with configs.mistakes_located(source, overrides):
         base = _base(spec, source, overrides)
-    except UserError as error:
-        raise UserError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
     return spec.model_copy(update={"base": base, "overrides": {}, "budget": None})
 
 
@@ -181,7 +188,7 @@ def _base(spec: SweepSpec, source: Path, overrides: tuple[str, ...]) -> dict[str
     elif isinstance(spec.base, str):
         beside = source.parent / spec.base
         path = beside if beside.is_file() else configs.find_file(spec.base)
-        data = configs.parse_yaml(path.read_text(), str(path))
+        data = configs.read_yaml(path)
         if not isinstance(data, dict):
             raise UserError(f"base: {path} is not a config")
     else:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.lock import holder_of
-from jaxrl_hpc.io.metrics import read_metrics
+from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.runs.lock import holder_of
 from jaxrl_hpc.sweeps.directory import SweepDirectory
-from jaxrl_hpc.sweeps.plan import Plan, Task
+from jaxrl_hpc.sweeps.plan import SweepPlan, Task
 
 MISSING = "missing"
 
@@ -52,7 +52,7 @@ class SweepStatus(NamedTuple):
     others: int  # trials with a result that the plan does not have
 
 
-def sweep_status(plan: Plan, directory: SweepDirectory) -> SweepStatus:
+def sweep_status(plan: SweepPlan, directory: SweepDirectory) -> SweepStatus:
     tasks = [_task_status(task, directory) for task in plan.tasks]
     counts: dict[str, int] = {}
     for task in tasks:

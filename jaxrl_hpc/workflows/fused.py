@@ -9,36 +9,43 @@ scalars leave the loop. Data collection before the first update is a program of 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc import rollout
-from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.rollout import Episodes, RolloutState
-from jaxrl_hpc.schema import Schema, static
-from jaxrl_hpc.types import Agent, Array, Env, LearnerState, Metrics, PyTree, Replay, Transition, Workflow
-from jaxrl_hpc.workflows import learning
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import (
+    Agent,
+    Array,
+    Env,
+    LearnerState,
+    Loops,
+    Metrics,
+    PyTree,
+    Replay,
+    Transition,
+    Workflow,
+)
+from jaxrl_hpc.workflows import update as learning
+from jaxrl_hpc.workflows.base import TraceableWorkflow, WorkflowConfig
 
 
-class Config(Schema):
+class Config(WorkflowConfig):
     """The fused workflow's settings."""
 
     name: Literal["fused"] = "fused"
-    num_envs: int = static(8, "environment copies", ge=1)
-    unroll_length: int = static(1, "steps of every copy per iteration", ge=1)
-    updates_per_iteration: int = static(1, "replay samples learned from per iteration", ge=1)
     actor_lag: int = static(
         0,
         "act with parameters this many updates old (this many unrolls for agents that learn from them)",
         ge=0,
         le=10_000,
     )
-    actor_priorities: bool = static(False, "actors rate what they add to the replay, instead of the maximum")
 
 
-class State(NamedTuple):
+class FusedState(NamedTuple):
     """The whole run."""
 
     learner: LearnerState
@@ -50,35 +57,34 @@ class State(NamedTuple):
     env_steps: Array  # [] int32
 
 
+LearnerReplayPast = tuple[LearnerState, PyTree, PyTree]
+
+
 def _zeros_like_shape(shape: PyTree) -> PyTree:
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
 
 
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
-    if config.actor_priorities and (replay is None or agent.priority is None):
-        raise UserError(
-            "workflow.actor_priorities: this agent's actors cannot rate their steps; set it to false"
-        )
+    config.check_priorities(agent, replay)
     steps_per_iteration = config.num_envs * config.unroll_length
     warmup_iterations = -(-replay.min_steps // steps_per_iteration) if replay else 0
 
-    def init(key: Array, hypers: dict[str, dict[str, Array]]) -> State:
+    def init(key: Array, hypers: dict[str, dict[str, Array]]) -> FusedState:
         agent_key, rollout_key, run_key = jax.random.split(key, 3)
         learner = agent.init(agent_key, hypers["agent"])
         copies = rollout.start(env, agent, rollout_key, jnp.arange(config.num_envs, dtype=jnp.int32))
         memory: PyTree = ()
         if replay:
-            one_step = jax.eval_shape(lambda: rollout.unroll(env, agent, agent.actor(learner), copies, 1)[1])
-            example = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), one_step)
+            example = rollout.example_transition(env, agent, agent.actor(learner), copies)
             memory = replay.init(example, hypers["replay"])
         past: PyTree = ()
         if config.actor_lag:
             repeat = config.actor_lag + 1
             ring = jax.tree.map(lambda x: jnp.repeat(x[None], repeat, axis=0), agent.actor(learner))
             past = (ring, jnp.int32(1))
-        return State(learner, memory, copies, past, run_key, jnp.int32(0), jnp.int32(0))
+        return FusedState(learner, memory, copies, past, run_key, jnp.int32(0), jnp.int32(0))
 
-    def acting_params(state: State) -> PyTree:
+    def acting_params(state: FusedState) -> PyTree:
         if not config.actor_lag:
             return agent.actor(state.learner)
         ring, written = state.past
@@ -92,7 +98,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         slot = written % (config.actor_lag + 1)
         return jax.tree.map(lambda old, x: old.at[slot].set(x), ring, agent.actor(learner)), written + 1
 
-    def gather(state: State) -> tuple[State, Transition, Episodes]:
+    def gather(state: FusedState) -> tuple[FusedState, Transition, Episodes]:
         """Unroll, update running statistics and the replay."""
         actor_params = acting_params(state)
         copies, trajectory, ended = rollout.unroll(
@@ -100,8 +106,8 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         )
         env_steps = state.env_steps + steps_per_iteration
         learner = state.learner._replace(progress=env_steps.astype(jnp.float32) / total_env_steps)
-        if agent.moments is not None and agent.observe is not None:
-            learner = agent.observe(learner, agent.moments(learner, trajectory))
+        if agent.statistics is not None and agent.update_statistics is not None:
+            learner = agent.update_statistics(learner, agent.statistics(learner, trajectory))
         priority = None
         if config.actor_priorities:
             priority = learning.initial_priorities(agent, actor_params, trajectory)
@@ -112,13 +118,13 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         )
         return state, trajectory, ended
 
-    def learn(state: State, trajectory: Transition) -> tuple[State, Metrics]:
+    def learn(state: FusedState, trajectory: Transition) -> tuple[FusedState, Metrics]:
         key = jax.random.fold_in(state.key, state.iteration)
         if replay is None:
             learner, metrics, _ = learning.learn(agent, state.learner, learning.as_batch(trajectory), key)
             return state._replace(learner=learner, past=remember(state.past, learner)), metrics
 
-        def update(carry: tuple[LearnerState, PyTree, PyTree], update_key: Array):
+        def update(carry: LearnerReplayPast, update_key: Array) -> tuple[LearnerReplayPast, Metrics]:
             learner, memory, past = carry
             learner, memory, metrics = learning.learn_from_replay(agent, replay, learner, memory, update_key)
             return (learner, memory, remember(past, learner)), metrics
@@ -133,18 +139,18 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         learner, memory, past = carry
         return state._replace(learner=learner, replay=memory, past=past), metrics
 
-    def iterate(state: State) -> tuple[State, Metrics, Episodes]:
+    def iterate(state: FusedState) -> tuple[FusedState, Metrics, Episodes]:
         state, trajectory, ended = gather(state)
         state, metrics = learn(state, trajectory)
         return state, metrics, ended
 
-    def warmup(state: State) -> State:
+    def warmup(state: FusedState) -> FusedState:
         return jax.lax.fori_loop(0, warmup_iterations, lambda _, s: gather(s)[0], state)
 
-    def step(state: State, iterations: Array) -> tuple[State, Metrics]:
+    def step(state: FusedState, iterations: Array) -> tuple[FusedState, Metrics]:
         metrics_shape = jax.eval_shape(lambda: iterate(state)[1])
 
-        def body(_: Array, loop):
+        def body(_: Array, loop: tuple[Any, ...]) -> tuple[Any, ...]:
             state, sums, episodes = loop
             state, metrics, ended = iterate(state)
             return state, jax.tree.map(jnp.add, sums, metrics), jax.tree.map(jnp.add, episodes, ended)
@@ -161,12 +167,50 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         }
         return state, metrics
 
-    return Workflow(
+    def loops(state: FusedState) -> Loops:
+        """Acting, replay and learning, each as the body of a loop that depends on its own result."""
+        key, actor = jax.random.key(0), agent.actor(state.learner)
+
+        def acting(_: Array, copies: Any) -> Any:
+            return rollout.unroll(env, agent, actor, copies, config.unroll_length)[0]
+
+        trajectory = jax.jit(lambda c: rollout.unroll(env, agent, actor, c, config.unroll_length)[1])(
+            state.rollout
+        )
+        found: Loops = {"acting": (acting, state.rollout)}
+        updates = config.updates_per_iteration if replay else 1
+        batch = learning.as_batch(trajectory)
+        if replay is not None:
+            batch = jax.jit(replay.sample)(state.replay, key, state.learner.progress)
+
+            def remembering(i: Array, carry: Any) -> Any:
+                memory, total = carry
+                memory = replay.add(memory, trajectory, None)
+                for number in range(updates):
+                    draw = jax.random.fold_in(jax.random.fold_in(key, i), number)
+                    drawn = replay.sample(memory, draw, state.learner.progress)
+                    total += sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(drawn))
+                    memory = replay.prioritise(memory, drawn.index, drawn.weight)
+                return memory, total
+
+            found["replay"] = (remembering, (state.replay, jnp.float32(0)))
+
+        def improving(i: Array, learner: Any) -> Any:
+            for number in range(updates):
+                draw = jax.random.fold_in(jax.random.fold_in(key, i), number)
+                learner = learning.learn(agent, learner, batch, draw)[0]
+            return learner
+
+        found["learning"] = (improving, state.learner)
+        return found
+
+    return TraceableWorkflow(
         init=init,
-        warmup=warmup if warmup_iterations else None,
+        fill=warmup,
         step=step,
         counters=lambda s: {"iteration": s.iteration, "env_steps": s.env_steps, "updates": s.learner.step},
         learner=lambda s: s.learner,
         steps_per_iteration=steps_per_iteration,
         warmup_steps=warmup_iterations * steps_per_iteration,
+        loops=loops,
     )

@@ -24,14 +24,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.io.plots import draw_curve
-from jaxrl_hpc.io.results import RunData, load_run
-from jaxrl_hpc.io.run import RunDirectory
-from jaxrl_hpc.io.style import MATPLOTLIB, color
-from jaxrl_hpc.io.units import count, duration
-from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
-from jaxrl_hpc.train import train
-from jaxrl_hpc.workflows.ages import NAMES
+from jaxrl_hpc.metrics.units import count, duration
+from jaxrl_hpc.ops.statistics import score
+from jaxrl_hpc.report.data import RunData, load_run
+from jaxrl_hpc.report.plots import draw_curve
+from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runtime.train import train
+from jaxrl_hpc.workflows.actor_learner.staleness import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -126,8 +126,8 @@ def together(name: str, runs: list[RunData]) -> RunData:
 def interval(values: list[float]) -> str:
     if len(values) == 1:
         return f"{values[0]:.1f}"
-    low, high = bootstrap_interval(np.array(values))
-    return f"{interquartile_mean(np.array(values)):.0f} [{low:.0f}, {high:.0f}]"
+    found = score(np.array(values))
+    return f"{found.value:.0f} [{found.low:.0f}, {found.high:.0f}]"
 
 
 def average(runs: list[RunData], column: str) -> float:
@@ -135,8 +135,8 @@ def average(runs: list[RunData], column: str) -> float:
 
 
 def row(entry: Entry, runs: list[RunData]) -> str:
-    final = [run.summary["eval_return_iqm"] for run in runs]
-    value = interquartile_mean(np.array(final))
+    final = [run.summary["eval_return_score"] for run in runs]
+    value = score(np.array(final)).value
     verdict = "–" if entry.target is None else ("reached" if value >= entry.target else "**missed**")
     largest = max(float(np.max(y)) for run in runs for _, y in run.per_seed("train", "lag_max", "env_steps"))
     cells = [
@@ -158,7 +158,7 @@ def row(entry: Entry, runs: list[RunData]) -> str:
 
 
 HEAD = [
-    "| entry | learners + actors | seeds | steps | target | return: IQM [95 %] | verdict | lag | largest | "
+    "| entry | learners + actors | seeds | steps | target | return [interval] | verdict | lag | largest | "
     "dropped | learners idle | actors idle | time |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
 ]
@@ -261,10 +261,10 @@ def write_page() -> None:
         lines += [row(ENTRIES[name], runs) for name, runs in plain.items()]
         lines += [
             "",
-            "Return: greedy episodes after the last update, interquartile mean and bootstrap interval over "
-            "seeds. Lag: age of an unroll's parameters when it was learned from, in learner iterations: the "
-            "mean, and the largest of all seeds, of dropped ones too. Dropped: unrolls older than "
-            "`workflow.max_lag`, per seed. "
+            "Return: greedy episodes after the last update, a mean over episodes for every seed; IQM "
+            "and 95 % interval over seeds. Lag: age of an unroll's parameters when it was learned from, "
+            "in learner iterations: the mean, and the largest of all seeds, of dropped ones too. Dropped: "
+            "unrolls older than `workflow.max_lag`, per seed. "
             "Idle: share of the time spent waiting for the other side; ranks were more than cores. With "
             "two learners an iteration takes an unroll of each, and updates see as many steps as with one.",
             "The settings of A3C were chosen with `fused` and `workflow.actor_lag` of 2 and 4 on seeds 100 "

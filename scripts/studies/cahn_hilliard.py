@@ -23,13 +23,13 @@ import numpy as np
 from jaxrl_hpc.envs.cahn_hilliard import Config, policies
 from jaxrl_hpc.envs.cahn_hilliard.environment import CahnHilliard
 from jaxrl_hpc.envs.cahn_hilliard.figures import episode_figure
-from jaxrl_hpc.evaluation import evaluate_run
-from jaxrl_hpc.evaluation import load_run as loaded
-from jaxrl_hpc.io.plots import learning_curves
-from jaxrl_hpc.io.results import RunData, load_run, load_runs
-from jaxrl_hpc.io.run import RunDirectory
-from jaxrl_hpc.io.units import count, duration
+from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+from jaxrl_hpc.report.data import RunData, load_run, load_runs
+from jaxrl_hpc.report.plots import learning_curves
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runtime.evaluation import evaluate_run
+from jaxrl_hpc.runtime.evaluation import load_run as loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -201,13 +201,13 @@ def write_page() -> None:
 
 def act_pictures(run: Path, rule: str, env: CahnHilliard) -> None:
     """The same film led by an agent and by a rule."""
-    from jaxrl_hpc.pictures import draw_episode
+    from jaxrl_hpc.runtime.episodes import draw_episode
 
     folder = RUNS / "pictures"
     folder.mkdir(exist_ok=True)
-    config, fleet = loaded(run, overrides=["env.size=128"])
+    config, runner = loaded(run, overrides=["env.size=128"])
     label = getattr(config.agent, "name", "agent")
-    draw_episode(fleet, 0, label, jax.random.key(0), folder)
+    draw_episode(runner, 0, label, jax.random.key(0), folder)
     (RESULTS / "cahn_hilliard_agent.png").write_bytes((folder / "episode.png").read_bytes())
     draw_rule(rule, policies.rules(30)[rule], env)
 

@@ -18,9 +18,9 @@ import numpy as np
 import page_table  # beside this file
 from matplotlib.figure import Figure
 
-from jaxrl_hpc import registry
-from jaxrl_hpc.envs import drawing, gymnax_bridge
-from jaxrl_hpc.io.style import MATPLOTLIB
+from jaxrl_hpc.config import registry
+from jaxrl_hpc.envs import gymnax, render
+from jaxrl_hpc.report.style import MATPLOTLIB
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = ROOT / "docs" / "images" / "environments.png"
@@ -34,7 +34,7 @@ DRAWN = [
     "Breakout-Atari", "Qbert-Atari", "BeamRider-Atari", "SpaceInvaders-Atari",
 ]  # fmt: skip
 GROUPS = {
-    "classic control": lambda n: n in drawing.CLASSIC and not n.startswith("Lunar"),
+    "classic control": lambda n: n in render.CLASSIC and not n.startswith("Lunar"),
     "MinAtar games": lambda n: n.endswith("-MinAtar"),
     "bsuite": lambda n: n.endswith("-bsuite"),
     "other small ones": lambda n: n.endswith("-misc"),
@@ -63,7 +63,7 @@ def random_observation(name: str) -> np.ndarray:
     """What is seen after some random steps of a gymnax environment."""
     import jax
 
-    env = gymnax_bridge.make(gymnax_bridge.Config(name=name))
+    env = gymnax.make(gymnax.Config(name=name))
     keys = jax.random.split(jax.random.key(1), 1)
 
     def one(carry: Any, key: Any) -> tuple[Any, Any]:
@@ -124,8 +124,8 @@ def lander() -> Callable[[Any], None]:
 
 def game(name: str) -> Callable[[Any], None]:
     config: Any = registry.find("env", name).config(name=name)
-    env = registry.find("env", name).make(config).for_evaluation
-    simulator = env.host.make(1)
+    env = registry.find("env", name).make(config).host.for_evaluation
+    simulator = env.host.simulators.make(1)
     simulator.reset(np.array([7], np.uint32))
     rng = np.random.default_rng(0)
     for _ in range(2 * STEPS):
@@ -144,7 +144,7 @@ def painter(name: str) -> Callable[[Any], None]:
         return lander()
     if name.endswith("-Atari"):
         return game(name)
-    draw, obs = drawing.find(name), random_observation(name)
+    draw, obs = render.find(name), random_observation(name)
     assert draw is not None
     return lambda axes: draw(axes, obs)
 

@@ -19,10 +19,10 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxrl_hpc.evaluation import evaluate_run
-from jaxrl_hpc.io.run import RunDirectory
-from jaxrl_hpc.io.style import MATPLOTLIB, color
-from jaxrl_hpc.io.units import count
+from jaxrl_hpc.metrics.units import count
+from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runtime.evaluation import evaluate_run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -79,8 +79,8 @@ def figure_of(played: dict[str, list[dict[str, Any]]]) -> Figure:
         width = 0.8 / len(played)
         for index, (name, results) in enumerate(played.items()):
             places = np.arange(len(FITS)) + (index - (len(played) - 1) / 2) * width
-            heights = np.array([result["eval_improvement_iqm"] for result in results])
-            low, high = np.array([result["eval_improvement_ci95"] for result in results]).T
+            heights = np.array([result["eval_improvement_score"] for result in results])
+            low, high = np.array([result["eval_improvement_interval"] for result in results]).T
             spread = np.maximum([heights - low, high - heights], 0.0)
             label = f"trained on {name}"
             panel.bar(places, heights, 0.92 * width, yerr=spread, color=color(index), label=label, capsize=2)
@@ -99,8 +99,8 @@ def write_page() -> None:
     rows = []
     for name, results in played.items():
         cells = [
-            f"{r['eval_improvement_iqm']:.3f} [{r['eval_improvement_ci95'][0]:.3f}, "
-            f"{r['eval_improvement_ci95'][1]:.3f}]"
+            f"{r['eval_improvement_score']:.3f} [{r['eval_improvement_interval'][0]:.3f}, "
+            f"{r['eval_improvement_interval'][1]:.3f}]"
             for r in results
         ]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
@@ -111,7 +111,7 @@ def write_page() -> None:
         "plants; the environment ships three of them, which look alike under the regulator and answer an "
         "action differently. PPO was trained on each and on all three (`env.domain_randomisation=true`), "
         f"{SEEDS} seeds of {count(summary['env_steps'])} steps, and played on each for {EPISODES} episodes a "
-        "seed: improvement factor over the regulator of that plant, IQM and 95 % bootstrap interval over "
+        "seed: improvement factor over the regulator of that plant, mean or IQM and its interval over "
         "seeds.",
         "",
         "![improvement factors](exabooster_fits.png)",

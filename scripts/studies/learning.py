@@ -5,8 +5,8 @@
     python scripts/studies/learning.py --list
 
 Runs go to runs/studies/<study>/<entry>; finished ones are skipped, broken ones resumed. The page
-docs/results/<study>.md states for every entry its target, the interquartile mean of the final
-evaluation over seeds with a 95 % bootstrap interval, and the command and commit that made it.
+docs/results/<study>.md states for every entry its target, the score of the final
+evaluation over seeds with its interval (ops/statistics.py), and the command and commit that made it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from command_line import Entry, run  # beside this file
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from jaxrl_hpc.io.plots import learning_curves
-from jaxrl_hpc.io.results import RunData, load_run, load_runs
-from jaxrl_hpc.io.run import RunDirectory
-from jaxrl_hpc.io.units import count, duration
+from jaxrl_hpc.metrics.units import count, duration
+from jaxrl_hpc.report.data import RunData, load_run, load_runs
+from jaxrl_hpc.report.plots import learning_curves
+from jaxrl_hpc.runs.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -201,18 +201,18 @@ def finished(study: str) -> list[tuple[Entry, RunData]]:
 
 
 def steps_to_target(metric: str, entry: Entry, run: RunData) -> str:
-    """When the IQM over seeds of the evaluations on the way first reached the target."""
+    """When the score over seeds of the evaluations on the way first reached the target."""
     curve = run.curve("eval", metric)
     if entry.target is None or curve is None:
         return "–"
-    reached = [x for x, y in zip(curve.x, curve.iqm, strict=True) if y >= entry.target]
+    reached = [x for x, y in zip(curve.x, curve.value, strict=True) if y >= entry.target]
     return count(reached[0]) if reached else "never"
 
 
 def row(study: str, entry: Entry, run: RunData) -> str:
     s, metric = run.summary, STUDIES[study].metric
-    low, high = s[f"{metric}_ci95"]
-    value = s[f"{metric}_iqm"]
+    low, high = s[f"{metric}_interval"]
+    value = s[f"{metric}_score"]
     digits = 3 if metric == "eval_improvement" else 1
     verdict = "–" if entry.target is None else ("reached" if value >= entry.target else "**missed**")
     cells = [
@@ -283,12 +283,14 @@ def write_page(study: str) -> None:
         "",
         f"![learning curves]({study}.png)",
         "",
-        "| entry | seeds | steps each | target | IQM [95 % interval] | verdict | reached at | time | steps |",
+        "| entry | seeds | steps each | target | score [interval] | verdict | reached at | time | steps |",
         "|---|---|---|---|---|---|---|---|---|",
         *(row(study, entry, run) for entry, run in rows),
         "",
-        "Final evaluation: greedy episodes after the last update; IQM and bootstrap interval over seeds. "
-        "Reached at: environment steps when the IQM of evaluations on the way first met the target.",
+        "Final evaluation: greedy episodes after the last update; a seed's figure is its mean over "
+        "episodes, the score their IQM with a bootstrap interval over seeds (mean and range of fewer than "
+        "five). "
+        "Reached at: environment steps when the score of evaluations on the way first met the target.",
         *([f"Not yet run: {', '.join(missing)}.", ""] if missing else [""]),
         "| entry | command | commit |",
         "|---|---|---|",

@@ -22,10 +22,10 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from jaxrl_hpc.bench.packing import Length, calibrate, measure
-from jaxrl_hpc.io.run import code_version
-from jaxrl_hpc.io.style import MATPLOTLIB, color
-from jaxrl_hpc.io.units import count, duration
-from jaxrl_hpc.machine import available_cores
+from jaxrl_hpc.metrics.units import count, duration
+from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.runs.directory import code_version
+from jaxrl_hpc.runtime.machine import available_cores
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 TRIALS = 64

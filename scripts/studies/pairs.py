@@ -11,7 +11,7 @@ from typing import Any
 import page_table  # beside this file
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc import registry
+from jaxrl_hpc.config import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "agents.md"

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxrl_hpc import machine
 from jaxrl_hpc.bench import train
 from jaxrl_hpc.bench.threads import WORTH_IT
+from jaxrl_hpc.runtime import machine
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 DATA = DOCS / "data"

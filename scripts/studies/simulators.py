@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 from command_line import Entry, run  # beside this file
 
-from jaxrl_hpc.io.plots import learning_curves
-from jaxrl_hpc.io.results import RunData, load_run
-from jaxrl_hpc.io.run import RunDirectory
-from jaxrl_hpc.io.units import count, duration
-from jaxrl_hpc.machine import available_cores
+from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+from jaxrl_hpc.report.data import RunData, load_run
+from jaxrl_hpc.report.plots import learning_curves
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runtime.machine import available_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -107,13 +107,13 @@ def play_randomly(study: str, entry: Entry) -> None:
     if random_file(study, entry).exists():
         return
     from jaxrl_hpc import config as configs
-    from jaxrl_hpc.registry import find
+    from jaxrl_hpc.config.registry import find
 
     config: Any = configs.load(entry.config, entry.overrides)
-    env = find("env", config.env.name).make(config.env).for_evaluation
+    env = find("env", config.env.name).make(config.env).host.for_evaluation
     rng = np.random.default_rng(0)
     copies, spec = STUDIES[study].random_episodes, env.spec
-    simulator = env.host.make(copies)
+    simulator = env.host.simulators.make(copies)
     simulator.reset(np.arange(1, copies + 1, dtype=np.uint32))
     returns, alive = np.zeros(copies), np.ones(copies, bool)
     for _ in range(spec.max_episode_steps):

@@ -24,10 +24,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
-from jaxrl_hpc.io.metrics import read_metrics, without_clock
-from jaxrl_hpc.io.plots import draw_curve
-from jaxrl_hpc.io.results import RunData, load_run
-from jaxrl_hpc.io.style import MATPLOTLIB, color
+from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from jaxrl_hpc.report.data import RunData, load_run
+from jaxrl_hpc.report.plots import draw_curve
+from jaxrl_hpc.report.style import MATPLOTLIB, color
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 CONFIG = "workflows/cartpole_ppo_sharded"
@@ -132,14 +132,14 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
         "",
         "Dotted lines are where the number of ranks changed.",
         "",
-        "| run | IQM of the final return | 95 % interval | parameters, SHA-256 |",
+        "| run | final return | interval | parameters, SHA-256 |",
         "|---|---|---|---|",
     ]
     for name, folder in folders.items():
         found = summary(folder)
-        low, high = found["eval_return_ci95"]
+        low, high = found["eval_return_interval"]
         lines.append(
-            f"| {name} | {found['eval_return_iqm']:.1f} | {low:.1f} … {high:.1f} | `{hashes[name][:16]}` |"
+            f"| {name} | {found['eval_return_score']:.1f} | {low:.1f} … {high:.1f} | `{hashes[name][:16]}` |"
         )
     verdict = "the same bits" if same and rows_same else "DIFFERENT results"
     lines += [

@@ -21,21 +21,20 @@ import numpy as np
 from command_line import run_on_ranks  # beside this file
 
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
-from jaxrl_hpc.comm.channel import Sizes, Transport
-from jaxrl_hpc.comm.patience import Patience
-from jaxrl_hpc.comm.picking import one_sided
+from jaxrl_hpc.comm.rma.transport import RmaOptions, one_sided
 from jaxrl_hpc.comm.roles import Roles
+from jaxrl_hpc.comm.transport import BufferSizes, Transport
 from jaxrl_hpc.comm.two_sided import TWO_SIDED
-from jaxrl_hpc.comm.wiring import Options
-from jaxrl_hpc.io.run import code_version
-from jaxrl_hpc.machine import available_cores
+from jaxrl_hpc.comm.waiting import Patience
+from jaxrl_hpc.runs.directory import code_version
+from jaxrl_hpc.runtime.machine import available_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 TRANSPORTS: dict[str, Transport] = {
     "async": TWO_SIDED,
-    "rma": one_sided(Options("actor")),
-    "rma_queue": one_sided(Options("learner")),
+    "rma": one_sided(RmaOptions("actor")),
+    "rma_queue": one_sided(RmaOptions("learner")),
 }
 MESSAGE_BYTES = (4_096, 65_536, 1_048_576)
 PARAMS_BYTES, IN_FLIGHT, ACTORS, ROUNDS = 65_536, 2, 2, 5
@@ -52,7 +51,7 @@ def on_ranks() -> None:
     for _ in range(ROUNDS):
         for size in MESSAGE_BYTES:
             for name, transport in TRANSPORTS.items():
-                sizes = Sizes(size, PARAMS_BYTES, IN_FLIGHT)
+                sizes = BufferSizes(size, PARAMS_BYTES, IN_FLIGHT)
                 end = (transport.learner if roles.learns else transport.actor)(roles, sizes)
                 comm.Barrier()
                 found = learner(end, comm) if roles.learns else actor(end, sizes, comm, roles.number)
@@ -87,7 +86,7 @@ def learner(end: Any, comm: Any) -> dict[str, float]:
     return {"messages": count / seconds, "busy": busy / max(count, 1), "turn": turn}
 
 
-def actor(end: Any, sizes: Sizes, comm: Any, number: int) -> dict[str, float]:
+def actor(end: Any, sizes: BufferSizes, comm: Any, number: int) -> dict[str, float]:
     message, patience = np.zeros(sizes.message, np.uint8), Patience()
     begin = time.perf_counter()
     while time.perf_counter() - begin < STREAM_SECONDS:

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from jaxrl_hpc import config
-from jaxrl_hpc.io.plots import draw_curve
-from jaxrl_hpc.io.results import RunData, load_run
-from jaxrl_hpc.io.style import MATPLOTLIB, color
 from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
-from jaxrl_hpc.train import train
+from jaxrl_hpc.report.data import RunData, load_run
+from jaxrl_hpc.report.plots import draw_curve
+from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.runtime.train import train
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 LAGS = (0, 8, 32)
@@ -97,7 +97,7 @@ def page(runs: dict[tuple[bool, int], RunData]) -> str:
             for values in (final, overall)
             for low, high in [bootstrap_interval(values)]
         ]
-        weight = run.curve("train", "rho").iqm
+        weight = run.curve("train", "rho").value
         spread = f"{weight.min():.3f} … {weight.max():.3f}"
         share = f"{solved} of {len(final)}"
         rows.append(f"| {lag} | {WAYS[vtrace]} | {cells[0]} | {share} | {cells[1]} | {spread} |")

@@ -4,8 +4,8 @@
     python scripts/studies/window_collisions.py --page    write docs/results/window_collisions.* from its JSON
 
 Learners copy an unroll from a ring drawn at random and then claim it; a claim that fails because another
-learner was faster is a collision: a copy made in vain (jaxrl_hpc/comm/ring.py). With `range` selection there
-are none. EXARL found by simulation that collisions are significant from learners = 25 % of actors on.
+learner was faster is a collision: a copy made in vain (jaxrl_hpc/comm/rma/ring.py). With `range` selection
+there are none. EXARL found by simulation that collisions are significant from learners = 25 % of actors on.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
-from jaxrl_hpc.comm.ring import Ring
-from jaxrl_hpc.comm.windows import Window
-from jaxrl_hpc.io.run import code_version
-from jaxrl_hpc.io.style import MATPLOTLIB, color
-from jaxrl_hpc.machine import available_cores
+from jaxrl_hpc.comm.rma.ring import RingQueue
+from jaxrl_hpc.comm.rma.window import Window
+from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.runs.directory import code_version
+from jaxrl_hpc.runtime.machine import available_cores
 from jaxrl_hpc.scaling.events import Process, Simulation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -90,14 +90,15 @@ def on_ranks() -> None:
 
     comm = MPI.COMM_WORLD
     rank, most = comm.Get_rank(), max(LEARNERS)
-    each, room = WINDOWS // PRODUCERS, Ring.nbytes(CAPACITY, NBYTES)
+    each, room = WINDOWS // PRODUCERS, RingQueue.nbytes(CAPACITY, NBYTES)
     results = []
     for share in SHARES:
         for learners in LEARNERS:
             window = SlowWindow(comm, each * room, "shared")
             owners = [most + ring // each for ring in range(WINDOWS)]
             rings = [
-                Ring(window, owners[i], i % each * room, CAPACITY, NBYTES, "reject") for i in range(WINDOWS)
+                RingQueue(window, owners[i], i % each * room, CAPACITY, NBYTES, "reject")
+                for i in range(WINDOWS)
             ]
             window.barrier()
             end = time.monotonic() + MEASURE_SECONDS
@@ -114,7 +115,7 @@ def on_ranks() -> None:
         print(json.dumps(results), flush=True)
 
 
-def produce(rings: list[Ring], end: float) -> None:
+def produce(rings: list[RingQueue], end: float) -> None:
     data = np.zeros(NBYTES, np.uint8)
     while time.monotonic() < end:
         for ring in rings:
@@ -123,7 +124,7 @@ def produce(rings: list[Ring], end: float) -> None:
         time.sleep(0.002)
 
 
-def consume(rings: list[Ring], share: float, end: float, rng: np.random.Generator) -> None:
+def consume(rings: list[RingQueue], share: float, end: float, rng: np.random.Generator) -> None:
     while time.monotonic() < end:
         ring = rings[int(rng.integers(len(rings)))]
         if ring.take() is not None:

@@ -28,10 +28,10 @@ import numpy as np
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.bench.interleave import machine_facts
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
-from jaxrl_hpc.evaluation import load_run
-from jaxrl_hpc.io.metrics import read_metrics
-from jaxrl_hpc.io.run import RunDirectory
-from jaxrl_hpc.train import train
+from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runtime.evaluation import load_run
+from jaxrl_hpc.runtime.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS, DATA = ROOT / "runs" / "studies" / "workflows", ROOT / "docs" / "data" / "workflows.json"
@@ -207,7 +207,7 @@ def facts(case: Case) -> dict[str, Any]:
         "seconds": summary.get("wall_seconds"),
     }
     if case.group == "spread":
-        found["final"] = summary["eval_return_iqm"]
+        found["final"] = summary["eval_return_score"]
         found["norm"] = norm(folder_of(case))
     return found | solved(case, table)
 
@@ -227,9 +227,9 @@ def solved(case: Case, table: list[dict[str, Any]]) -> dict[str, float]:
 
 def norm(folder: Path) -> float:
     """Of the parameters at the end: two runs that are the same in bits have the same."""
-    _, fleet = load_run(folder)
+    _, runner = load_run(folder)
     return float(
-        np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(fleet.actor(0))))
+        np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(runner.actor(0))))
     )
 
 

@@ -13,19 +13,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.build import build, hypers_of
-from jaxrl_hpc.io.style import MATPLOTLIB, color
-from jaxrl_hpc.io.units import count, duration
+from jaxrl_hpc.metrics.units import count, duration
+from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.scaling import measure
-from jaxrl_hpc.scaling.costs import Costs, Outcome, Plan
-from jaxrl_hpc.scaling.flows import simulate
-from jaxrl_hpc.scaling.model import Line, Network
+from jaxrl_hpc.scaling.costs import Costs, JobPlan, SimulatedResult
+from jaxrl_hpc.scaling.model import LatencyBandwidth, NetworkModel
+from jaxrl_hpc.scaling.workflow_models import simulate
 from jaxrl_hpc.types import Batch, Transition
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 FITTED = (1, 2)  # ranks that act in the runs that the model is fitted to; larger ones check it
 MANY = (1, 4, 16, 64, 120, 400, 1_000, 10_000)
-NETWORK = Network(2e-6, 12.5e9)
+NETWORK = NetworkModel(2e-6, 12.5e9)
 PUBLISHED = """\
 | published | what | |
 |---|---|---|
@@ -45,25 +45,25 @@ def bellman(known: dict[str, Any]) -> dict[str, float]:
         agent, hypers = parts.agent, jax.tree.map(jnp.float32, hypers_of(config))
         params = agent.actor(agent.init(jax.random.key(0), hypers["agent"]))
         obs = jax.random.normal(
-            jax.random.key(1), (agent.window, agent.batch_size, *parts.env.spec.obs_shape)
+            jax.random.key(1), (agent.needs.length, agent.needs.batch_size, *parts.env.spec.obs_shape)
         )
         number = jnp.ones(obs.shape[:2], jnp.float32)
         data = Transition(obs, number.astype(jnp.int32), number, number, number > 1, obs, ())
-        whole = Batch(data, number[0], jnp.arange(agent.batch_size))
+        whole = Batch(data, number[0], jnp.arange(agent.needs.batch_size))
         ones = [jax.tree.map(lambda x, i=i: x[..., i : i + 1, :] if x.ndim == 3 else x[..., i : i + 1], whole)
-                for i in range(agent.batch_size)]  # fmt: skip
+                for i in range(agent.needs.batch_size)]  # fmt: skip
         program = jax.jit(agent.priority)
         known["bellman"] = {
-            "batch": agent.batch_size,
+            "batch": agent.needs.batch_size,
             "together": measure.timed(lambda: program(params, whole)),
             "one_by_one": measure.timed(lambda: [program(params, one) for one in ones]),
         }
     return known["bellman"]
 
 
-def plan_of(run: dict[str, Any]) -> Plan:
+def plan_of(run: dict[str, Any]) -> JobPlan:
     rule = next((word.split("=")[1] for word in run["extra"] if word.startswith("rule=")), "lock")
-    return Plan(run["workflow"], run["learners"], run["actors"], in_flight=1, rule=rule)  # type: ignore[arg-type]
+    return JobPlan(run["workflow"], run["learners"], run["actors"], in_flight=1, rule=rule)  # type: ignore[arg-type]
 
 
 def base_costs(known: dict[str, Any], sleep: float) -> Costs:
@@ -73,7 +73,7 @@ def base_costs(known: dict[str, Any], sleep: float) -> Costs:
         config = configs.load("cartpole_a2c", words)
         found = measure.costs_of(config, build(config), NETWORK, 0)
         known["costs"] = {k: list(v) if isinstance(v, tuple) else v for k, v in found._asdict().items()}
-    plain = {k: Line(*v) if isinstance(v, list) else v for k, v in known["costs"].items()}
+    plain = {k: LatencyBandwidth(*v) if isinstance(v, list) else v for k, v in known["costs"].items()}
     return Costs(**plain)._replace(sleep=sleep, cores=known["machine"]["cores"])
 
 
@@ -86,11 +86,12 @@ class Fit(NamedTuple):
 
 
 def scaled(costs: Costs, slow: float, late: float, handle: float) -> Costs:
-    policy = Line(slow * costs.inference.latency, costs.inference.bandwidth / slow)
+    policy = LatencyBandwidth(slow * costs.inference.latency, costs.inference.bandwidth / slow)
     return costs._replace(
         compute=slow * costs.compute, inference=policy, update=slow * costs.update, handle=handle,
         sleep=costs.sleep + late,
-        copy=Line(handle, costs.copy.bandwidth), reduce=Line(handle, costs.reduce.bandwidth),
+        copy=LatencyBandwidth(handle, costs.copy.bandwidth),
+        reduce=LatencyBandwidth(handle, costs.reduce.bandwidth),
     )  # fmt: skip
 
 
@@ -139,7 +140,7 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.0f} %"
 
 
-def speed_table(runs: list[dict[str, Any]], predicted: dict[str, Outcome]) -> list[str]:
+def speed_table(runs: list[dict[str, Any]], predicted: dict[str, SimulatedResult]) -> list[str]:
     alone = next((r["steps_per_second"] for r in runs if r["variant"] == "sharded" and r["ranks"] == 1), None)
     lines = [
         "| workflow | learners + actors | steps/s | × one process | learners idle | actors idle | lag "
@@ -162,7 +163,7 @@ def speed_table(runs: list[dict[str, Any]], predicted: dict[str, Outcome]) -> li
     return lines
 
 
-def held_out(runs: list[dict[str, Any]], predicted: dict[str, Outcome]) -> str:
+def held_out(runs: list[dict[str, Any]], predicted: dict[str, SimulatedResult]) -> str:
     """How far the model is from what it was not fitted to."""
     errors: dict[bool, list[float]] = {False: [], True: []}
     for run in runs:
@@ -184,23 +185,23 @@ def key(run: dict[str, Any]) -> str:
     return f"{run['variant']} {shape(run)}"
 
 
-def many_plan(variant: str, number: int, learners: int = 1) -> Plan:
+def many_plan(variant: str, number: int, learners: int = 1) -> JobPlan:
     name, *rule = variant.split()
     if name in ("sharded", "parameter_server"):
-        return Plan(name, number, rule=rule[0] if rule else "lock")  # type: ignore[arg-type]
-    return Plan(name, learners, number, in_flight=1)
+        return JobPlan(name, number, rule=rule[0] if rule else "lock")  # type: ignore[arg-type]
+    return JobPlan(name, learners, number, in_flight=1)
 
 
-def extrapolated(costs: dict[str, Costs]) -> dict[str, dict[int, Outcome]]:
+def extrapolated(costs: dict[str, Costs]) -> dict[str, dict[int, SimulatedResult]]:
     """A core per rank and a real network; one learner or server, as many acting ranks as said."""
-    found: dict[str, dict[int, Outcome]] = {}
+    found: dict[str, dict[int, SimulatedResult]] = {}
     for variant, cost in costs.items():
-        apart = cost._replace(cores=0, message=Line(*NETWORK))
+        apart = cost._replace(cores=0, message=LatencyBandwidth(*NETWORK))
         found[variant] = {n: simulate(apart, many_plan(variant, n)) for n in MANY}
     return found
 
 
-def saturation(curve: dict[int, Outcome]) -> tuple[str, str]:
+def saturation(curve: dict[int, SimulatedResult]) -> tuple[str, str]:
     """Where more ranks stop to help, and what is busy there."""
     most = max(o.steps_per_second for o in curve.values())
     first = next(n for n, o in curve.items() if o.steps_per_second >= 0.9 * most)
@@ -209,7 +210,7 @@ def saturation(curve: dict[int, Outcome]) -> tuple[str, str]:
     return f"{first:,}", curve[max(curve)].bottleneck  # where it is plain
 
 
-def far_table(costs: dict[str, Costs], curves: dict[str, dict[int, Outcome]]) -> list[str]:
+def far_table(costs: dict[str, Costs], curves: dict[str, dict[int, SimulatedResult]]) -> list[str]:
     lines = [
         "| workflow | a message | 120 | 20 learners, 120 actors | 1,000 | 10,000 | saturates at "
         "| because of |",
@@ -219,7 +220,7 @@ def far_table(costs: dict[str, Costs], curves: dict[str, dict[int, Outcome]]) ->
         where, why = saturation(curve)
         twenty = "–"
         if many_plan(variant, 120).actors:
-            apart = costs[variant]._replace(cores=0, message=Line(*NETWORK))
+            apart = costs[variant]._replace(cores=0, message=LatencyBandwidth(*NETWORK))
             twenty = f"{simulate(apart, many_plan(variant, 120, 20), 1200).steps_per_second:,.0f}"
         cells = [f"{curve[n].steps_per_second:,.0f}" for n in (120, 1_000, 10_000)]
         message = f"{1e3 * costs[variant].handle:.2f} ms"
@@ -322,7 +323,7 @@ def spread_table(runs: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def split_text(runs: list[dict[str, Any]], predicted: dict[str, Outcome]) -> list[str]:
+def split_text(runs: list[dict[str, Any]], predicted: dict[str, SimulatedResult]) -> list[str]:
     """The model's advice for four ranks, and what was measured."""
     speeds = {shape(r): r["steps_per_second"] for r in runs if r["variant"] == "async" and r["ranks"] == 4}
     advice = {split: predicted[f"async {split}"].steps_per_second for split in speeds}
@@ -357,7 +358,7 @@ def published_ratios(runs: list[dict[str, Any]]) -> list[str]:
     return ["Here, 2 ms steps:", "", *lines, ""] if lines else []
 
 
-def draw(runs: list[dict[str, Any]], predicted: dict[str, Outcome], curves: dict[str, Any]) -> None:
+def draw(runs: list[dict[str, Any]], predicted: dict[str, SimulatedResult], curves: dict[str, Any]) -> None:
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(11.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_hpc import config, registry, rollout
-from jaxrl_hpc.build import Parts, build, hypers_of
+from jaxrl_hpc import config, rollout
+from jaxrl_hpc.config import registry
+from jaxrl_hpc.runtime.build import Parts, build, hypers_of
 from jaxrl_hpc.types import LearnerState, PyTree, Transition
 
 

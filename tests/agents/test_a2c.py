@@ -9,8 +9,8 @@ import pytest
 
 from jaxrl_hpc.agents.actor_critic import make_core
 from jaxrl_hpc.networks.recurrent import LSTM, initial_carry, starts_of
-from jaxrl_hpc.types import Agent, LearnerState, UpdateInfo
-from jaxrl_hpc.workflows import fused, learning
+from jaxrl_hpc.types import Agent, LearnerState, Unrolls, UpdateInfo
+from jaxrl_hpc.workflows import fused, update
 from tests.agents.onpolicy import config_of, parts_of, unroll
 
 with warnings.catch_warnings():  # a dependency of rlax uses what JAX has deprecated
@@ -57,7 +57,7 @@ def test_gradient_is_that_of_rlax():
         )
         return losses.mean()
 
-    found, _ = jax.jit(parts.agent.gradient)(state, learning.as_batch(data), jax.random.key(0))
+    found, _ = jax.jit(parts.agent.gradient)(state, update.as_batch(data), jax.random.key(0))
     expected = jax.jit(jax.grad(reference))(state.params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
 
@@ -119,7 +119,7 @@ def test_continuous_actions_stay_in_bounds_and_their_probabilities_survive(env, 
     data = unroll(parts, state, 30, 4)
     spec = parts.env.spec
     assert (data.action >= spec.action_low).all() and (data.action <= spec.action_high).all()
-    _, info = jax.jit(parts.agent.gradient)(state, learning.as_batch(data), jax.random.key(0))
+    _, info = jax.jit(parts.agent.gradient)(state, update.as_batch(data), jax.random.key(0))
     assert float(info.metrics["rho"]) == pytest.approx(1.0, abs=1e-4)
 
 
@@ -134,18 +134,18 @@ def counting_agent(updates_per_unroll: int) -> Agent:
 
     def gradient(state, batch, key):
         acted_with = batch.data.extras
-        return (), UpdateInfo(
+        return jnp.float32(0), UpdateInfo(
             {"age": state.params - acted_with.mean(), "spread": acted_with.std()}, jnp.zeros(0)
         )
 
-    def apply(state, grads):
+    def apply(state, grads, statistics=()):
         return state._replace(params=state.params + 1, step=state.step + 1)
 
     def plan(state, batch, key):
         return jax.tree.map(lambda x: jnp.repeat(x[None], updates_per_unroll, axis=0), batch)
 
     return Agent(
-        "trajectories", 0, 1, init, lambda s: s.params, lambda ids: (), act, gradient, apply,
+        Unrolls(), init, lambda s: s.params, lambda ids: (), act, gradient, apply,
         plan if updates_per_unroll > 1 else None,
     )  # fmt: skip
 

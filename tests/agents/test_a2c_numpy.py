@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxrl_hpc.workflows import learning
+from jaxrl_hpc.workflows import update
 from tests.agents.numpy_actor_critic import GAMMA, LAMBDA, estimate, look, policy, with_ends
 from tests.agents.numpy_check import as_float64, assert_gradient
 from tests.agents.onpolicy import parts_of, unroll
@@ -41,7 +41,7 @@ def test_gradient(case: str) -> None:
         )
     )
     data = with_ends(unroll(parts, state, 12, 4))
-    grads, _ = jax.jit(parts.agent.gradient)(state, learning.as_batch(data), jax.random.key(0))
+    grads, _ = jax.jit(parts.agent.gradient)(state, update.as_batch(data), jax.random.key(0))
 
     known, width = as_float64(data), options.get("lstm", 0)
     _, value, following = look(as_float64(state.params), known, width)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_hpc.workflows import learning
+from jaxrl_hpc.workflows import update
 from tests.agents.onpolicy import parts_of, unroll
 
 NETWORK = {"network": {"hidden": [8]}}
@@ -22,11 +22,12 @@ CASES = {
 
 
 SLOW = ("a2c", "ppo-lstm")  # the others go through the same code and more
+MARKS = dict.fromkeys(SLOW, pytest.mark.slow) | {"a2c-squashed": pytest.mark.full}
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else [], id=n) for n in CASES],
+    params=[pytest.param(n, marks=MARKS.get(n, ()), id=n) for n in CASES],
 )
 def made(request):
     parts, hypers = parts_of(*CASES[request.param])
@@ -64,9 +65,9 @@ def test_learning_changes_parameters_keeps_shapes_and_equals_itself_under_vmap(m
 
     def learn(key):
         start = agent.init(key, hypers["agent"])
-        if agent.moments is not None:
-            start = agent.observe(start, agent.moments(start, data))
-        return learning.learn(agent, start, learning.as_batch(data), key)[:2]
+        if agent.statistics is not None:
+            start = agent.update_statistics(start, agent.statistics(start, data))
+        return update.learn(agent, start, update.as_batch(data), key)[:2]
 
     keys = jax.random.split(jax.random.key(3), 16)
     alone, metrics = jax.jit(learn)(keys[1])
@@ -75,7 +76,7 @@ def test_learning_changes_parameters_keeps_shapes_and_equals_itself_under_vmap(m
         lambda a, b: np.testing.assert_allclose(a[1], b, rtol=2e-3, atol=2e-4), lanes.params, alone.params
     )
     assert all(np.isfinite(value) for value in metrics.values())
-    assert alone.step == (4 if agent.plan is not None else 1)
+    assert alone.step == (4 if agent.minibatches is not None else 1)
     shapes = jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), alone) == shapes
     before = jax.jit(agent.init)(keys[1], hypers["agent"]).params

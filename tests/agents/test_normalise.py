@@ -9,9 +9,9 @@ from jaxrl_hpc import rollout
 from jaxrl_hpc.agents import dqn
 from jaxrl_hpc.agents.normalise import NormaliseConfig, wrap
 from jaxrl_hpc.networks.torso import NetworkConfig
-from jaxrl_hpc.ops import running
+from jaxrl_hpc.ops import running_stats
 from jaxrl_hpc.types import Batch
-from jaxrl_hpc.workflows import learning
+from jaxrl_hpc.workflows import update
 from tests.agents.onpolicy import parts_of, unroll
 
 BOTH = {"observation": True, "reward": True}
@@ -31,11 +31,11 @@ def test_statistics_are_those_of_all_raw_data_and_of_discounted_returns():
     observations, rewards, lasts = [], [], []
     for _ in range(12):  # returns are carried over from one unroll to the next
         copies, data, _ = step(agent.actor(state), copies)
-        state = agent.observe(state, agent.moments(state, data))
+        state = agent.update_statistics(state, agent.statistics(state, data))
         observations.append(data.obs), rewards.append(data.reward), lasts.append(data.last)
     everything = np.concatenate(observations).reshape(-1, 4).astype(np.float64)
     np.testing.assert_allclose(state.aux["observation"].mean, everything.mean(0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(running.variance(state.aux["observation"]), everything.var(0), rtol=1e-3)
+    np.testing.assert_allclose(running_stats.variance(state.aux["observation"]), everything.var(0), rtol=1e-3)
 
     reward, last = np.concatenate(rewards).astype(np.float64), np.concatenate(lasts)
     assert last.any()
@@ -44,15 +44,15 @@ def test_statistics_are_those_of_all_raw_data_and_of_discounted_returns():
         so_far = 0.99 * so_far + r
         found.append(so_far.copy())
         so_far[ended] = 0
-    np.testing.assert_allclose(running.variance(state.aux["return"]), np.var(found), rtol=1e-3)
+    np.testing.assert_allclose(running_stats.variance(state.aux["return"]), np.var(found), rtol=1e-3)
     assert state.aux["return"].number == reward.size
 
 
 def test_moments_add_up_over_shards_of_copies():
     parts, state = start()
     data = unroll(parts, state, 9, 8)
-    moments = parts.agent.moments
-    state = parts.agent.observe(state, moments(state, data))
+    moments = parts.agent.statistics
+    state = parts.agent.update_statistics(state, moments(state, data))
     parts_of_it = [
         moments(state, jax.tree.map(lambda x, i=i: x[:, 2 * i : 2 * i + 2], data)) for i in range(4)
     ]
@@ -70,7 +70,7 @@ def test_gradient_equals_that_of_the_plain_agent_on_scaled_data(agent):
     parts, state = start(settings | {"normalise": BOTH})
     plain, plain_state = start(settings)
     data = unroll(parts, state, 20, 4)
-    state = parts.agent.observe(state, parts.agent.moments(state, data))
+    state = parts.agent.update_statistics(state, parts.agent.statistics(state, data))
     mean, spread = np.asarray(data.obs).mean((0, 1)), np.asarray(data.obs).std((0, 1))
     scaled = data._replace(
         obs=np.clip((data.obs - mean) / spread, -10, 10),
@@ -80,9 +80,9 @@ def test_gradient_equals_that_of_the_plain_agent_on_scaled_data(agent):
     )
 
     def gradient(agent, state, data):
-        batch = learning.as_batch(data)
-        if agent.plan is not None:
-            batch = jax.tree.map(lambda x: x[0], agent.plan(state, batch, jax.random.key(0)))
+        batch = update.as_batch(data)
+        if agent.minibatches is not None:
+            batch = jax.tree.map(lambda x: x[0], agent.minibatches(state, batch, jax.random.key(0)))
         return agent.gradient(state, batch, jax.random.key(1))[0]
 
     found = jax.jit(lambda s, d: gradient(parts.agent, s, d))(state, data)
@@ -96,7 +96,7 @@ def test_acting_and_evaluation_use_the_statistics():
     parts, state = start(settings)
     obs = jax.random.normal(jax.random.key(0), (64, 4))
     stretched = 5.0 + 3.0 * obs
-    statistics = running.Statistics(jnp.float32(64), jnp.full(4, 5.0), jnp.full(4, 64 * 9.0))
+    statistics = running_stats.RunningStats(jnp.float32(64), jnp.full(4, 5.0), jnp.full(4, 64 * 9.0))
     fitted = state._replace(aux=state.aux | {"observation": statistics})
     keys = jax.random.split(jax.random.key(1), 64)
     act = jax.jit(parts.agent.act, static_argnums=4)
@@ -117,7 +117,7 @@ def test_wraps_an_agent_that_learns_from_replay():
     copies, data, _ = jax.jit(lambda p, c: rollout.unroll(parts.env, agent, p, c, 2))(
         agent.actor(state), copies
     )
-    state = agent.observe(state, agent.moments(state, data))
+    state = agent.update_statistics(state, agent.statistics(state, data))
     batch = Batch(data, jnp.ones(6), jnp.arange(6))
     grads, info = jax.jit(agent.gradient)(state, batch, jax.random.key(1))
     assert info.priority.shape == (6,)

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_hpc import rollout
 from jaxrl_hpc.agents.actor_critic import make_core
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import advantages
-from jaxrl_hpc.workflows import learning
+from jaxrl_hpc.workflows import update
 from tests.agents.onpolicy import config_of, parts_of, unroll
 
 with warnings.catch_warnings():  # a dependency of rlax uses what JAX has deprecated
@@ -36,7 +37,7 @@ def test_gradient_is_that_of_rlax(clip_value):
     parts, acted, state = start(settings)
     data = unroll(parts, acted, 16, 4)
     core = make_core(config_of(settings), parts.env.spec)
-    batch = jax.jit(parts.agent.plan)(acted, learning.as_batch(data), jax.random.key(0))
+    batch = jax.jit(parts.agent.minibatches)(acted, update.as_batch(data), jax.random.key(0))
     rows = jax.tree.map(lambda x: x[0], batch)
     found, info = jax.jit(parts.agent.gradient)(state, rows, jax.random.key(1))
 
@@ -69,7 +70,7 @@ def test_gradient_is_that_of_rlax(clip_value):
 def test_plan_deals_out_every_row_once_an_epoch(lstm):
     parts, acted, _ = start(SMALL | {"lstm": lstm})
     data = unroll(parts, acted, 16, 8)
-    batch = jax.jit(parts.agent.plan)(acted, learning.as_batch(data), jax.random.key(0))
+    batch = jax.jit(parts.agent.minibatches)(acted, update.as_batch(data), jax.random.key(0))
     rows = batch.data
     assert rows.value.shape == ((12, 16, 2) if lstm else (12, 32))
 
@@ -95,7 +96,7 @@ def test_minibatches_must_divide_the_unroll():
     parts, acted, _ = start(SMALL | {"minibatches": 7})
     data = unroll(parts, acted, 16, 8)
     with pytest.raises(UserError, match="7 does not divide the unroll's 128 steps"):
-        parts.agent.plan(acted, learning.as_batch(data), jax.random.key(0))
+        parts.agent.minibatches(acted, update.as_batch(data), jax.random.key(0))
 
 
 def test_kl_stop_skips_the_rest_of_an_unroll_and_no_more():
@@ -115,24 +116,43 @@ def test_kl_stop_skips_the_rest_of_an_unroll_and_no_more():
     assert state.step == len(kls)
 
 
+@pytest.mark.full
 def test_without_reaching_the_limit_the_kl_stop_changes_nothing():
     results = []
     for options in ({}, {"kl_stop": True, "kl_limit": 1e6}):
         parts, acted, _ = start(SMALL | options)
         data = unroll(parts, acted, 16, 8)
-        learn = jax.jit(lambda s, b, k, agent=parts.agent: learning.learn(agent, s, b, k)[:2])
-        state, metrics = learn(acted, learning.as_batch(data), jax.random.key(0))
+        learn = jax.jit(lambda s, b, k, agent=parts.agent: update.learn(agent, s, b, k)[:2])
+        state, metrics = learn(acted, update.as_batch(data), jax.random.key(0))
         results.append((state.params, metrics))  # gradient norms among them: the KL divergence is not in them
     jax.tree.map(np.testing.assert_array_equal, *results)
 
 
 def test_the_gradient_norm_is_told():
     parts, acted, _ = start(SMALL | {"epochs": 1, "minibatches": 1})
-    batch = learning.as_batch(unroll(parts, acted, 16, 8))
-    _, metrics, _ = jax.jit(lambda s, b, k: learning.learn(parts.agent, s, b, k))(
+    batch = update.as_batch(unroll(parts, acted, 16, 8))
+    _, metrics, _ = jax.jit(lambda s, b, k: update.learn(parts.agent, s, b, k))(
         acted, batch, jax.random.key(0)
     )
-    one = jax.tree.map(lambda x: x[0], parts.agent.plan(acted, batch, jax.random.key(0)))
+    one = jax.tree.map(lambda x: x[0], parts.agent.minibatches(acted, batch, jax.random.key(0)))
     grads, _ = parts.agent.gradient(acted, one, jax.random.key(0))
     expected = np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in jax.tree.leaves(grads)))
     np.testing.assert_allclose(metrics["grad_norm"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_too_few_steps_to_standardise_are_refused(name):
+    """Two steps in a minibatch have advantages of 1 and -1, whatever they were."""
+    settings = {"name": name, "network": {"hidden": [8]}, "normalise_advantage": True}
+    parts, hypers = parts_of(settings, "CartPole-v1")
+    state = jax.eval_shape(parts.agent.init, jax.random.key(0), hypers["agent"])
+
+    def learn(state, key, length):
+        copies = rollout.start(parts.env, parts.agent, key, jnp.arange(4))
+        data = rollout.unroll(parts.env, parts.agent, parts.agent.actor(state), copies, length)[1]
+        return update.learn(parts.agent, state, update.as_batch(data), key)[0]
+
+    enough = 8 if name == "ppo" else 2  # four minibatches of four copies
+    jax.eval_shape(lambda s, k: learn(s, k, enough), state, jax.random.key(0))
+    with pytest.raises(UserError, match="too few to standardise advantages"):
+        jax.eval_shape(lambda s, k: learn(s, k, enough // 2), state, jax.random.key(0))

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_hpc.workflows import learning
+from jaxrl_hpc.workflows import update
 from tests.agents.numpy_actor_critic import GAMMA, LAMBDA, estimate, look, policy, with_ends
 from tests.agents.numpy_check import as_float64, assert_gradient
 from tests.agents.onpolicy import parts_of, unroll
@@ -47,7 +47,7 @@ def test_gradient(case: str) -> None:
     acted = state._replace(params=moved(state.params, 0.3))
     now = state._replace(params=moved(acted.params, 0.15))
     data = with_ends(unroll(parts, acted, 12, 4))
-    batches = jax.jit(parts.agent.plan)(acted, learning.as_batch(data), jax.random.key(0))
+    batches = jax.jit(parts.agent.minibatches)(acted, update.as_batch(data), jax.random.key(0))
     batch = jax.tree.map(lambda x: x[0], batches)
     grads, info = jax.jit(parts.agent.gradient)(now, batch, jax.random.key(1))
 

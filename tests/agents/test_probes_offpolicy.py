@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_hpc import registry, rollout
-from jaxrl_hpc.build import build, hypers_of
-from jaxrl_hpc.config import from_dict
+from jaxrl_hpc import rollout
+from jaxrl_hpc.config import from_dict, registry
+from jaxrl_hpc.runtime.build import build, hypers_of
 
 GAMMA = 0.7  # so that values of endless episodes stay small and are learned soon
 DISCRETE: dict[str, Any] = {
@@ -92,11 +92,13 @@ QUICK = {  # those that tell most; the others are slow
 
 def pairs(agents: tuple[str, ...], probes: Iterable[str]) -> list[Any]:
     """All of them; continuous agents get the continuous twins."""
-    return [
-        pytest.param(agent, probe, marks=[] if (agent, probe) in QUICK else [pytest.mark.slow])
-        for agent in agents
-        for probe in probes
-    ]
+
+    def marks(agent: str, probe: str) -> list[Any]:
+        if (agent, probe) not in QUICK:
+            return [pytest.mark.slow]
+        return [] if agent in ("dqn n-step", "td3") else [pytest.mark.full]
+
+    return [pytest.param(agent, probe, marks=marks(agent, probe)) for agent in agents for probe in probes]
 
 
 DISCRETE_ONES = ("dqn", "dqn n-step", "recurrent_dqn", "dyna_q")

@@ -97,7 +97,7 @@ def test_gradient_and_priority(burn_in: int, n: int, double: bool) -> None:
         burn_in=burn_in, length=4, n_step=n, double=double, gamma=0.9, huber_delta=0.7, priority_mix=0.8
     )
     batch = sequences(burn_in + 4)
-    assert agent.window == burn_in + 4
+    assert agent.needs.length == burn_in + 4
     grads, info = jax.jit(agent.gradient)(state, batch, jax.random.key(0))
 
     data, weight = as_float64(batch.data), as_float64(batch.weight)

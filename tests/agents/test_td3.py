@@ -23,7 +23,7 @@ SMALL = NetworkConfig(hidden=(8, 6))
 
 
 @lru_cache  # frozen configs are hashable
-def start(config: td3.Options) -> tuple[Agent, LearnerState]:
+def start(config: td3.TD3Options) -> tuple[Agent, LearnerState]:
     """An agent whose targets differ from its networks."""
     agent = td3.make(config, SPEC, num_envs=4)
     hypers = {k: jnp.float32(v) for k, v in traced_values(config).items()}
@@ -79,8 +79,8 @@ def test_gradients_and_priority(make_config, steps: int) -> None:
     def policy_loss(actor: dict) -> float:
         return float(-critics(params["critic"], data.obs[0], policy(actor, data.obs[0]))[0].mean())
 
-    assert_gradient(critic_loss, state.params["critic"], grads["critic"])
-    assert_gradient(policy_loss, state.params["policy"], grads["policy"])
+    assert_gradient(critic_loss, state.params["critic"], grads["params"]["critic"])
+    assert_gradient(policy_loss, state.params["policy"], grads["params"]["policy"])
     error = goal - critics(params["critic"], data.obs[0], unit)
     np.testing.assert_allclose(info.priority, np.abs(error).mean(axis=0), rtol=1e-4, atol=1e-5)
 

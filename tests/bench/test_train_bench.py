@@ -69,6 +69,7 @@ def test_a_worker_that_fails_says_why():
         interleave.take_turns([Entry("no_such_library", "dqn_8")], 0.1, 1)
 
 
+@pytest.mark.full
 def test_our_worker_counts_steps_and_updates():
     (result,) = interleave.take_turns([Entry("ours", "width_64_threads_1")], 0.05, 2)
     assert len(result["rounds"]) == 2
@@ -88,12 +89,13 @@ def test_the_whole_command(tmp_path):
     assert train.verdict(2.0, 2.1) == "missed" and train.verdict(2.1, 2.1) == "reached"
 
 
+@pytest.mark.full
 def test_flops_of_an_update_are_what_the_compiler_counts():
     """Matrix products only, so slightly fewer than XLA's count of everything."""
     import jax
     import jax.numpy as jnp
 
-    from jaxrl_hpc.bench.pieces import update_flops
+    from jaxrl_hpc.bench.profile import update_flops
 
     sizes, batch = [4, 256, 256, 2], 128
     weights = [jnp.ones(shape) for shape in itertools.pairwise(sizes)]

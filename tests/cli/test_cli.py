@@ -22,7 +22,7 @@ def test_train_evaluate_report(config_file, tmp_path, capsys):
     run_dir = str(tmp_path / "out")
     assert main(["train", str(config_file), "--run-dir", run_dir, "agent.gamma=0.97", "run.seeds=2"]) == 0
     out = capsys.readouterr().out
-    assert "dqn on CartPole-v1: return" in out and "IQM of 2 seeds" in out
+    assert "dqn on CartPole-v1: return" in out and "mean, range of 2 seeds" in out
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["seeds"] == 2
     saved = yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())
     assert saved["agent"]["gamma"] == 0.97 and saved["agent"]["target_every"] > 0
@@ -55,12 +55,50 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert len(err.strip().splitlines()) == 1
 
 
-def test_overwrite_only_deletes_runs(config_file, tmp_path, capsys):
+def test_overwrite_leaves_other_folders_alone(config_file, tmp_path, capsys, monkeypatch):
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").write_text("years of work")
+    (precious / "config.yaml").write_text("mine: true")
     assert main(["train", str(config_file), "--run-dir", str(precious), "--overwrite"]) == 2
-    assert (precious / "thesis.tex").exists()
+    monkeypatch.chdir(precious)
+    for name in ("..", ".", "../precious", "a/b", ".hidden", "a\nb", "", "x" * 101):
+        arguments = ["train", str(config_file), "--overwrite", f"run.name={json.dumps(name)}"]
+        assert main(arguments) == 2
+        assert "run.name: " in capsys.readouterr().err
+    assert sorted(p.name for p in precious.iterdir()) == ["config.yaml", "thesis.tex"]
+
+
+def test_overwrite_moves_a_run_aside_and_a_damaged_run_is_not_begun_anew(config_file, tmp_path, capsys):
+    run_dir = tmp_path / "runs" / "a"
+    command = ["train", str(config_file), "--run-dir", str(run_dir)]
+    assert main([*command, "--resume"]) == 0
+    assert "training starts from the beginning" in capsys.readouterr().out
+    assert main(["verify", str(run_dir)]) == 0
+    (run_dir / "thesis.tex").write_text("years of work")
+    assert main(command) == 2
+    assert main([*command, "--overwrite", "replay.capacity=1000000000000"]) == 2  # refused: nothing is moved
+    assert (run_dir / "summary.json").exists() and not (tmp_path / "runs" / ".trash").exists()
+    assert main([*command, "--overwrite", "agent.gamma=0.9"]) == 0
+    trash = tmp_path / "runs" / ".trash" / "a"
+    assert f"moved to {trash}" in capsys.readouterr().out
+    assert yaml.safe_load((trash / "config.yaml").read_text())["agent"]["gamma"] == 0.99
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["agent"]["gamma"] == 0.9
+    assert (run_dir / "thesis.tex").exists() and not (trash / "thesis.tex").exists()
+
+    (run_dir / "summary.json").unlink()  # as if it had been killed
+    for manifest in (run_dir / "checkpoints").glob("*.manifest"):
+        manifest.write_bytes(manifest.read_bytes()[:30])
+    before = {
+        p: p.read_bytes() for folder in ("metrics", "checkpoints") for p in (run_dir / folder).iterdir()
+    }
+    assert main([*command, "--resume", "agent.gamma=0.9"]) == 2
+    err = capsys.readouterr().err
+    assert "cannot be resumed" in err and "is not a checkpoint manifest" in err and "Traceback" not in err
+    assert {
+        p: p.read_bytes() for folder in ("metrics", "checkpoints") for p in (run_dir / folder).iterdir()
+    } == before
+    assert main(["verify", str(run_dir)]) == 1
 
 
 @pytest.mark.parametrize("kind", ["agents", "envs", "replays", "workflows", "configs"])

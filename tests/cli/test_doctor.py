@@ -82,11 +82,11 @@ def test_deadline_ends_the_ranks_too(tmp_path):
         f"print({line('ranks', True)!r}, flush=True)\n"
         "time.sleep(600)\n"
     )
-    check = doctor_mpi.mpi(script(tmp_path / "mpiexec", text), 5)
+    check = doctor_mpi.mpi(script(tmp_path / "mpiexec", text), 15)
     assert check.status == doctor_checks.BROKEN
-    assert "no answer within 5 s while mpi4jax allreduce" in check.finding
+    assert "no answer within 15 s while mpi4jax allreduce" in check.finding
     pid = int(child.read_text())
-    for _ in range(200):
+    for _ in range(6000):
         try:
             with open(f"/proc/{pid}/stat") as f:
                 gone = f.read().rsplit(")", 1)[1].split()[0] == "Z"

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_hpc.comm.collectives import Collectives, fingerprint, ordered_sum
+from jaxrl_hpc.comm.collectives import Collectives, compare_replicas, fingerprint, ordered_sum
 from jaxrl_hpc.comm.layout import Layout, choose_devices, make_layout
 from jaxrl_hpc.comm.ranks import Ranks, launched_size
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.hosted import compare_replicas
 
 
 def fake(platform, count):

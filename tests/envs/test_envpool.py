@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc.comm.ranks import world
-from jaxrl_hpc.envs.outside import envpool_env, envpool_xla
-from jaxrl_hpc.envs.outside.envpool_simulator import Pool, PoolTask, make_pool
-from jaxrl_hpc.envs.outside.host import telling
+from jaxrl_hpc.envs.external import envpool_env, envpool_xla
+from jaxrl_hpc.envs.external.envpool_simulator import Pool, PoolTask, make_pool
+from jaxrl_hpc.envs.external.host import simulator_failures_told
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.rollout import build_transition
+from tests.tiers import quick
 
 COPIES, STEPS = 3, 260
 KEYS = jax.random.split(jax.random.key(0), COPIES)
@@ -43,7 +44,7 @@ def by_hand(task, seed, actions):
     return [mine[: len(actions)] for mine in rows]
 
 
-@pytest.mark.parametrize("name", envpool_env.LANDERS)
+@pytest.mark.parametrize("name", quick(envpool_env.LANDERS, envpool_env.LANDERS[:1]))
 def test_both_interfaces_are_envpool(name):
     config = envpool_env.LanderConfig(name=name, max_episode_steps=90)
     env = envpool_env.make_lander(config)
@@ -52,12 +53,12 @@ def test_both_interfaces_are_envpool(name):
         actions = rng.integers(4, size=(STEPS, COPIES)).astype(np.int32)
     else:
         actions = rng.uniform(-1, 1, (STEPS, COPIES, 2)).astype(np.float32)
-    env.host.seed = 5
+    env.host.simulators.seed = 5
     state, _ = jax.jit(env.reset)(KEYS)
     _, steps = play(env, state, actions)
     seed = int(np.random.SeedSequence([5, world().rank]).generate_state(1)[0])
-    expected = by_hand(env.host.task, seed, actions)
-    simulator = Pool(env.host.task, env.spec, COPIES)
+    expected = by_hand(env.host.simulators.task, seed, actions)
+    simulator = Pool(env.host.simulators.task, env.spec, COPIES)
     simulator.reset(np.array([seed, 0, 0], np.uint32))
     called = [simulator.step(action) for action in actions]
     for i in range(COPIES):
@@ -92,7 +93,7 @@ def test_a_pool_out_of_a_checkpoint_begins_again():
     _, steps = play(env, old, actions)
     np.testing.assert_array_equal(steps.info["dropped"], [[1] * COPIES, [0] * COPIES])
     np.testing.assert_array_equal(steps.final_obs[0], first)
-    assert steps.truncated[0].all() and env.host.restarted == COPIES
+    assert steps.truncated[0].all() and env.host.simulators.restarted == COPIES
 
 
 def test_faults_are_one_sentence_with_the_step(monkeypatch):
@@ -101,15 +102,15 @@ def test_faults_are_one_sentence_with_the_step(monkeypatch):
     state, _ = play(env, state, np.zeros((5, COPIES), np.int32))
     assert state.steps == 5
     text = r"env 'LunarLander-v3': copy 1 returned numbers that are not finite \(step 6, rank 0\)"
-    with pytest.raises(UserError, match=text), telling(env):
-        env.host.attend(np.zeros(COPIES, bool), np.array([True, False, True]), state.steps + 1)
+    with pytest.raises(UserError, match=text), simulator_failures_told(env):
+        env.host.simulators.attend(np.zeros(COPIES, bool), np.array([True, False, True]), state.steps + 1)
     # a run that is resumed does not begin with the start states that the run began with
     again = envpool_env.make_lander(envpool_env.LanderConfig())
-    again.host.pool(COPIES)
-    assert (again.host.resume_all(COPIES, 5) != np.asarray(first)).any()
+    again.host.simulators.pool(COPIES)
+    assert (again.host.simulators.resume_all(COPIES, 5) != np.asarray(first)).any()
     monkeypatch.setattr(envpool_xla, "reset_some", lambda *_: 1 // 0)
     text = r"resetting it raised ZeroDivisionError: .* \(test_envpool.py line \d+\) \(step 5, rank 0\)"
-    with pytest.raises(UserError, match=text), telling(again):
+    with pytest.raises(UserError, match=text), simulator_failures_told(again):
         jax.block_until_ready(jax.jit(again.reset)(KEYS))
 
 
@@ -129,7 +130,7 @@ def test_atari():
     going = np.flatnonzero(~np.asarray(steps.terminated | steps.truncated)[:-1, 0])[:50]
     later = np.asarray(steps.final_obs[going + 1, 0])
     np.testing.assert_array_equal(np.asarray(steps.obs[going, 0])[..., 1:], later[..., :-1])
-    scoring = env.for_evaluation.host.make(COPIES)
+    scoring = env.host.for_evaluation.host.simulators.make(COPIES)
     scoring.reset(np.array([3, 0, 0], np.uint32))
     outcomes = [scoring.step(action) for action in actions]
     assert max(o.reward.max() for o in outcomes) >= 5.0  # raw
@@ -138,7 +139,7 @@ def test_atari():
     assert np.asarray(steps.terminated).sum() >= 1 and not steps.truncated.any()
 
 
-@pytest.mark.parametrize("limit", [400, 40])
+@pytest.mark.parametrize("limit", quick([400, 40], [40]))
 def test_lives_of_one_game(limit):
     """Breakout without moving: a ball after the other is lost, five to a game, or the time is over."""
     config = envpool_env.AtariConfig(name="Breakout-Atari", max_episode_steps=limit)
@@ -146,7 +147,7 @@ def test_lives_of_one_game(limit):
     actions = np.zeros((300, COPIES), np.int32)
     state, _ = jax.jit(env.reset)(KEYS)
     _, steps = play(env, state, actions)
-    scoring = env.for_evaluation.host.make(COPIES)
+    scoring = env.host.for_evaluation.host.simulators.make(COPIES)
     scoring.reset(np.array([3, 0, 0], np.uint32))
     outcomes = [scoring.step(action) for action in actions]
     lives, games = (np.sum(x, axis=0) for x in (steps.terminated, [o.terminated for o in outcomes]))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_hpc.envs import jumanji_env
+from jaxrl_hpc.envs import jumanji as jumanji_env
 from jaxrl_hpc.errors import UserError
 
 

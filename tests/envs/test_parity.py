@@ -1,21 +1,23 @@
 """A policy trained on the jittable CartPole gets the same score in Gymnasium's own, through the bridge."""
 
 import numpy as np
+import pytest
 
-from jaxrl_hpc.evaluation import evaluate_run, load_run
-from jaxrl_hpc.train import train
+from jaxrl_hpc.runtime.evaluation import evaluate_run, load_run
+from jaxrl_hpc.runtime.train import train
 from tests import small
 
 EPISODES = 200
 
 
 def returns(folder, overrides=()):
-    _, fleet = load_run(folder, EPISODES, overrides)
-    fleet.compile(training=False)
-    (lane,) = fleet.evaluate_many(EPISODES, -2)
+    _, runner = load_run(folder, EPISODES, overrides)
+    runner.compile(training=False)
+    (lane,) = runner.evaluate_many(EPISODES, -2)
     return np.asarray(lane.returns)
 
 
+@pytest.mark.full
 def test_cartpole_here_and_in_gymnasium(tmp_path):
     """Half trained, so that falls are common and a difference would show: means within three deviations."""
     agent = {"n_step": 8, "huber_delta": 100.0, "learning_rate": 1e-3, "batch_size": 64}

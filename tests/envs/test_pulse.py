@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from jaxrl_hpc.envs.outside.pulse import BEGUN, ENDED, STEP, Pulse, available
+from jaxrl_hpc.envs.external.pulse import BEGUN, ENDED, STEP, Pulse, available
 
 pytestmark = pytest.mark.skipif(not available(), reason="the library was not compiled")
 HANDLE = np.arange(8, dtype=np.uint8)
@@ -57,27 +57,27 @@ def test_marks_count_calls_and_leave_the_handle_alone():
 
 
 def test_a_call_that_does_not_return_is_told_with_its_step():
-    heard, free = Heard(0.2), threading.Event()
+    heard, free = Heard(3.0), threading.Event()
     heard.pulse.start()
 
     def call(number):
         if number == 7:
-            assert heard.there.wait(60)  # as long as nobody has noticed
+            assert heard.there.wait(600)  # as long as nobody has noticed
             free.set()
 
     jax.block_until_ready(run(heard.pulse, call))
     assert free.is_set()
     ((call, step),) = heard.words
-    assert (call.number, call.doing, call.seconds, step) == (8, "", 0.2, 7)
+    assert (call.number, call.doing, call.seconds, step) == (8, "", 3.0, 7)
     heard.pulse.close()
 
 
 def test_many_calls_and_long_pauses_between_them_are_well():
-    heard = Heard(0.3)
+    heard = Heard(4.0)  # a call of a busy machine takes less
     heard.pulse.start()
-    for _ in range(4):
+    for pause in (5.0, 0.0):
         jax.block_until_ready(run(heard.pulse, lambda number: time.sleep(0.02)))
-        time.sleep(0.5)  # the host or the learner is busy: no call is under way
+        time.sleep(pause)  # the host or the learner is busy: no call is under way
     heard.pulse.close()
     assert heard.words == []
 
@@ -87,7 +87,7 @@ def test_what_the_host_does_has_a_limit_too():
     heard.pulse.seconds = 0.2
     heard.pulse.start()
     with heard.pulse.busy("resetting it", 0.3):
-        assert heard.there.wait(60)
+        assert heard.there.wait(600)
     ((call, _),) = heard.words
     assert (call.doing, call.seconds) == ("resetting it", 0.3)
     heard.pulse.close()
@@ -98,9 +98,9 @@ import jax, numpy as np, threading
 from jax.experimental import io_callback
 from jaxrl_hpc.envs.outside import envpool_env
 
-env = envpool_env.make_lander(envpool_env.LanderConfig(deadline_seconds=1.0))
+env = envpool_env.make_lander(envpool_env.LanderConfig(deadline_seconds=5.0))
 keys = jax.random.split(jax.random.key(0), 2)
-plain, steps = env.host.pool(2), []
+plain, steps = env.host.simulators.pool(2), []
 
 def stops(handle, action):
     def wait(handle):
@@ -111,7 +111,7 @@ def stops(handle, action):
     like = jax.ShapeDtypeStruct((8,), np.uint8)
     return plain.step(io_callback(wait, like, handle, ordered=True), action)
 
-env.host.pools[2] = plain._replace(step=stops)
+env.host.simulators.pools[2] = plain._replace(step=stops)
 state, _ = jax.jit(env.reset)(keys)
 play = jax.jit(lambda s: jax.lax.scan(lambda s, a: env.step(keys, s, a), s, np.zeros((50, 2), np.int32))[0])
 jax.block_until_ready(play(state))
@@ -121,9 +121,9 @@ print("the end")
 
 def test_a_pool_that_hangs_ends_the_job_with_one_sentence():
     pytest.importorskip("envpool")
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr == (
-        "error: env 'LunarLander-v3': its copies did not return within env.deadline_seconds = 1 (step 5, "
+        "error: env 'LunarLander-v3': its copies did not return within env.deadline_seconds = 5 (step 5, "
         "rank 0); env.interface=callback with env.on_error=reset drops such episodes and goes on\n"
     )

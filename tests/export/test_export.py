@@ -16,11 +16,12 @@ import pytest
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.cli.main import main
-from jaxrl_hpc.evaluation import load_run
-from jaxrl_hpc.export import export_run, loader
+from jaxrl_hpc.export import _earlier_programs, export_run, loader
 from jaxrl_hpc.export.check import random_observations
-from jaxrl_hpc.train import train
+from jaxrl_hpc.runtime.evaluation import load_run
+from jaxrl_hpc.runtime.train import train
 from tests import small
+from tests.tiers import quick
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, BATCH = 6, 16
@@ -65,7 +66,7 @@ np.savez(target, actions=np.stack(actions), **carry)
 """
 
 
-@pytest.fixture(scope="module", params=list(AGENTS))
+@pytest.fixture(scope="module", params=quick(AGENTS, ["dqn"]))
 def exported(request, tmp_path_factory) -> tuple[str, Path, Path]:
     data = small.data(run={**QUICK, "seeds": 2 if request.param == "dqn" else 1}, **AGENTS[request.param])
     if data["agent"]["name"] in ("ppo", "a2c"):
@@ -78,8 +79,8 @@ def exported(request, tmp_path_factory) -> tuple[str, Path, Path]:
 
 
 def original(run: Path, observations: np.ndarray, lane: int = 0) -> tuple[np.ndarray, Any]:
-    _, fleet = load_run(run)
-    agent, params = fleet.parts.agent, fleet.actor(lane)
+    _, runner = load_run(run)
+    agent, params = runner.parts.agent, runner.actor(lane)
     batch = observations.shape[1]
     carry = agent.carry(jnp.arange(batch, dtype=jnp.int32))
     keys = jax.vmap(jax.random.key)(jnp.arange(batch))
@@ -168,6 +169,15 @@ def test_other_folders_are_refused_in_one_sentence(exported, tmp_path, capsys) -
         assert main(["export", *arguments]) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
+
+
+def test_exporting_again_deletes_only_what_the_export_wrote(tmp_path) -> None:
+    (tmp_path / "theirs.stablehlo").write_text("mine")
+    assert _earlier_programs(tmp_path) == []
+    programs = {"greedy": {"file": "greedy.stablehlo"}, "odd": {"file": "../run/config.yaml"}}
+    metadata = {"format": loader.FORMAT, "version": loader.VERSION, "programs": programs}
+    (tmp_path / "metadata.json").write_text(json.dumps(metadata))
+    assert _earlier_programs(tmp_path) == ["greedy.stablehlo"]
 
 
 def test_the_command_and_the_example(exported, tmp_path, capsys) -> None:

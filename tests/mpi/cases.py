@@ -17,18 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc import machine
-from jaxrl_hpc.build import build
 from jaxrl_hpc.comm.collectives import Collectives
 from jaxrl_hpc.comm.layout import make_layout
 from jaxrl_hpc.comm.ranks import world
-from jaxrl_hpc.hosted import part_of
 from jaxrl_hpc.replay import prioritised
+from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime.build import build
+from jaxrl_hpc.runtime.summary import params_hash
+from jaxrl_hpc.runtime.train import lanes_of, make_runner
 from jaxrl_hpc.schema import traced_values
-from jaxrl_hpc.summary import params_hash
-from jaxrl_hpc.train import lanes_of, make_fleet
 from jaxrl_hpc.types import Transition
-from jaxrl_hpc.workflows.drivers import DIVIDED, SAME, placed
+from jaxrl_hpc.workflows.sharded.execution import DIVIDED, SAME, placed
+from jaxrl_hpc.workflows.sharded.store import part_of
 from tests import small
 
 PPO: dict[str, Any] = {
@@ -66,23 +66,23 @@ def train(case: str, devices: int) -> dict[str, Any]:
     config = config_of(case, devices)
     machine.prepare(config, 1)
     parts = build(config)
-    fleet = make_fleet(config, parts, lanes_of(config))
-    fleet.initialise()
-    fleet.step(10)
-    (metrics,) = fleet.per_lane(fleet.step(15))
-    params = [parts.workflow.learner(state).params for state in fleet.states]
+    runner = make_runner(config, parts, lanes_of(config))
+    runner.initialise()
+    runner.step(10)
+    (metrics,) = runner.metrics_per_lane(runner.step(15))
+    params = [parts.workflow.learner(state).params for state in runner.states]
     return {
-        "rank": fleet.ranks.rank,
-        "place": fleet.place(),
+        "rank": world().rank,
+        "place": runner.describe(),
         "params": params_hash(params),
         "metrics": {name: float(value) for name, value in metrics.items()},
     }
 
 
-def hashes(fleet: Any) -> dict[int, str]:
+def hashes(runner: Any) -> dict[int, str]:
     """Of everything that belongs to each logical shard here: copies, replay, keys."""
-    layout = fleet.layout
-    parts = {layout.first + i: part_of(layout, fleet.states[0].own, i) for i in range(layout.local)}
+    layout = runner.parts.workflow.layout
+    parts = {layout.first + i: part_of(layout, runner.states[0].own, i) for i in range(layout.local)}
 
     def plain(leaf: Any) -> Any:
         is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -96,24 +96,24 @@ def stretch(case: str, devices: int, folder: str) -> dict[str, Any]:
     config = config_of(case, devices)
     machine.prepare(config, 1)
     parts = build(config)
-    fleet = make_fleet(config, parts, lanes_of(config))
-    store = fleet.checkpointer(Path(folder))
+    runner = make_runner(config, parts, lanes_of(config))
+    store = runner.store(Path(folder))
     done = store.latest()
     if done is None:
-        fleet.initialise()
+        runner.initialise()
     else:
-        fleet.load(store.restore([fleet.state_shape()])[1])
-    before = hashes(fleet)
-    fleet.per_lane(fleet.step(10))
-    store.save((done or 0) + 10, fleet.states, {"iterations": (done or 0) + 10})
-    params = [parts.workflow.learner(state).params for state in fleet.states]
+        runner.load(store.restore([runner.state_shape()])[1])
+    before = hashes(runner)
+    runner.metrics_per_lane(runner.step(10))
+    store.save((done or 0) + 10, runner.states, {"iterations": (done or 0) + 10})
+    params = [parts.workflow.learner(state).params for state in runner.states]
     return {
-        "rank": fleet.ranks.rank,
+        "rank": world().rank,
         "begun": done,
         "before": before,
-        "after": hashes(fleet),
+        "after": hashes(runner),
         "params": params_hash(params),
-        "counters": fleet.counters(),
+        "counters": runner.counters(),
     }
 
 
@@ -121,18 +121,20 @@ def drift(devices: int) -> dict[str, Any]:
     """One rank's learner gets one wrong bit; the next chunk must find out."""
     config = config_of("ppo", devices)
     machine.prepare(config, 1)
-    fleet = make_fleet(config, build(config), lanes_of(config))
-    fleet.initialise()
-    state = fleet.states[0]
-    if fleet.ranks.rank == fleet.ranks.size - 1:
+    runner = make_runner(config, build(config), lanes_of(config))
+    runner.initialise()
+    state = runner.states[0]
+    if world().rank == world().size - 1:
         learner = state.shared.learner
         wrong = jax.tree.map(lambda x: x.at[(0,) * x.ndim].add(1e-6), learner.params)
-        fleet.states[0] = state._replace(shared=state.shared._replace(learner=learner._replace(params=wrong)))
+        runner.states[0] = state._replace(
+            shared=state.shared._replace(learner=learner._replace(params=wrong))
+        )
     try:
-        fleet.per_lane(fleet.step(1))
+        runner.metrics_per_lane(runner.step(1))
     except RuntimeError as error:
-        return {"rank": fleet.ranks.rank, "error": str(error)}
-    return {"rank": fleet.ranks.rank, "error": ""}
+        return {"rank": world().rank, "error": str(error)}
+    return {"rank": world().rank, "error": ""}
 
 
 def sampling(devices: int, rounds: int = 400) -> dict[str, Any]:

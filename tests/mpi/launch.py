@@ -14,6 +14,7 @@ import pytest
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec, importable
 from jaxrl_hpc.cli.doctor_mpi import _environment
 
+PATIENCE = 1500.0  # seconds until a job that never ends is killed, however busy the machine is
 ROOT = Path(__file__).resolve().parents[2]
 needs_mpi = pytest.mark.skipif(
     not (importable("mpi4jax") and importable("mpi4py") and find_mpiexec()), reason="MPI is not installed"
@@ -50,7 +51,7 @@ def finish(process: subprocess.Popen, seconds: float) -> tuple[int, str]:
     return process.returncode, output
 
 
-def run(ranks: int, *arguments: str, seconds: float = 500.0, **settings: str) -> tuple[int, str]:
+def run(ranks: int, *arguments: str, seconds: float = PATIENCE, **settings: str) -> tuple[int, str]:
     return finish(start(ranks, *arguments, **settings), seconds)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from jaxrl_hpc.comm.channel import Sizes
-from jaxrl_hpc.comm.packing import aligned
+from jaxrl_hpc.comm.buffers import aligned
 from jaxrl_hpc.comm.roles import Roles
+from jaxrl_hpc.comm.transport import BufferSizes
 from jaxrl_hpc.comm.two_sided import TwoSidedActor, TwoSidedLearner
 
 SIZE = 8 << 20  # too large to be sent before its receiver asks for it
@@ -29,7 +29,7 @@ def await_file(path: Path) -> None:
 
 def main(folder: Path) -> None:
     comm = MPI.COMM_WORLD
-    roles, sizes = Roles(comm, comm.rank, 1, 2, 1), Sizes(SIZE, 1024, 1)
+    roles, sizes = Roles(comm, comm.rank, 1, 2, 1), BufferSizes(SIZE, 1024, 1)
     sent, taken = folder / "sent", folder / "taken"
     if roles.learns:
         learner = TwoSidedLearner(roles, sizes)

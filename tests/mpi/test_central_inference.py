@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.metrics import read_metrics
-from jaxrl_hpc.train import train
-from tests.mpi import apart, launch, shop
+from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.runtime.train import train
+from tests.mpi import actor_learner_jobs, launch, parameter_server_jobs
 
 pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
 SEED = "workflow.name=central_inference"
@@ -15,18 +15,19 @@ RECORD = "run.record_schedule=true"
 
 
 def start(ranks, folder, *texts):
-    return launch.cases("tests.mpi.apart", ranks, folder, *texts)[0]
+    return launch.cases("tests.mpi.actor_learner_jobs", ranks, folder, *texts)[0]
 
 
 def as_fused(folder, name, *changes):
     """The run of a lock-step case beside the fused one."""
-    config = apart.config_of(name, ["workflow.name=fused", *changes])
+    config = actor_learner_jobs.config_of(name, ["workflow.name=fused", *changes])
     train(config, folder / f"{name}-fused", say=lambda _: None)
-    ours, fused = (shop.params(folder / each) for each in (name, f"{name}-fused"))
+    ours, fused = (parameter_server_jobs.params(folder / each) for each in (name, f"{name}-fused"))
     # rounding: acting and learning are programs of their own
     np.testing.assert_allclose(ours, fused, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_in_lock_step_the_server_computes_what_fused_does(tmp_path):
     start(2, tmp_path, f"a2c-lock:{SEED};workflow.lockstep=true;run.total_env_steps=1024")
     as_fused(tmp_path, "a2c-lock", "run.total_env_steps=1024")
@@ -73,7 +74,7 @@ def test_simulators_outside_of_the_program_live_on_the_environment_ranks(tmp_pat
     episodes = sum(row["episodes"] for row in found["rows"])
     steps = sum(row["episodes"] * row["episode_length"] for row in found["rows"] if row["episodes"])
     assert 15 < steps / episodes < 40  # 22 on average for random play
-    (found,) = start(3, tmp_path, f"a2c-broken:{SEED};{apart.BROKEN}")["a2c-broken"]
+    (found,) = start(3, tmp_path, f"a2c-broken:{SEED};{actor_learner_jobs.BROKEN}")["a2c-broken"]
     assert found["finished"] and found["rows"][-1]["dropped_episodes"] == 2  # of both environment ranks
 
 
@@ -90,4 +91,4 @@ def test_simulators_outside_of_the_program_live_on_the_environment_ranks(tmp_pat
 )
 def test_what_cannot_be_is_said(tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
-        train(apart.config_of("dqn", changes), tmp_path / "run", say=lambda _: None)
+        train(actor_learner_jobs.config_of("dqn", changes), tmp_path / "run", say=lambda _: None)

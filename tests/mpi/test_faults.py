@@ -9,19 +9,20 @@ import time
 import pytest
 import yaml
 
-from jaxrl_hpc.io.checkpoint import Checkpointer
-from jaxrl_hpc.io.metrics import read_metrics, without_clock
+from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
+from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from tests.holding import Hold
 from tests.mpi import cases, launch
 
 pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
 RESTART = str(launch.ROOT / "scripts" / "mpi_restart.py")
 SETTINGS = {
-    "total_env_steps": 240_000,
+    "total_env_steps": 48_000,
     "log_every": 1200,
     "eval_every": 24_000,
     "eval_episodes": 4,
     "final_eval_episodes": 4,
-    "checkpoint_seconds": 0.3,
+    "checkpoint_seconds": 0.001,
     "tensorboard": False,
 }
 
@@ -29,7 +30,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def config_file(tmp_path_factory):
     data = json.loads(json.dumps(cases.DQN))
-    data["workflow"] |= {"deterministic": True, "deadline_seconds": 6.0}
+    data["workflow"] |= {"deterministic": True, "deadline_seconds": 15.0}
     data["run"] |= SETTINGS
     path = tmp_path_factory.mktemp("config") / "small.yaml"
     path.write_text(yaml.safe_dump(data))
@@ -46,7 +47,7 @@ def summary(folder):
 
 def rank_in_the_middle(folder, rank, process, chunk, besides=None):
     """What a rank of a new job writes about itself, once it trains and a checkpoint is there."""
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + launch.PATIENCE
     shared = Checkpointer(folder / "checkpoints" / "shared")
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[0]
@@ -62,18 +63,24 @@ def rank_in_the_middle(folder, rank, process, chunk, besides=None):
     pytest.fail(f"the run did not get going; output:\n{process.communicate()[0][-3000:]}")
 
 
+@pytest.mark.full
 def test_killed_stopped_told_to_go_and_resumed_elsewhere(config_file, tmp_path):
     """One run that everything happens to, and one that nothing happens to: the same bits."""
     folder, whole = tmp_path / "broken", tmp_path / "whole"
-    process = launch.start(1, RESTART, "-n", "2", sys.executable, *train(config_file, folder))
+    hold = Hold(tmp_path / "hold", env_steps=12_000)
+    command = [RESTART, "-n", "2", sys.executable, *train(config_file, folder)]
+    process = launch.start(1, *command, **hold.environment)
 
     killed = rank_in_the_middle(folder, 1, process, 3)
+    hold.at(24_000)
     os.kill(killed["pid"], signal.SIGKILL)
     stopped = rank_in_the_middle(folder, 0, process, killed["chunk"] + 4, besides=killed["pid"])
     os.kill(stopped["pid"], signal.SIGSTOP)
+    hold.at(36_000)
     told = rank_in_the_middle(folder, 1, process, stopped["chunk"] + 4, besides=stopped["pid"])
     os.kill(told["pid"], signal.SIGUSR1)
-    status, output = launch.finish(process, 300)
+    hold.release()  # the signal is pending: it is seen before anything else is done
+    status, output = launch.finish(process, launch.PATIENCE)
 
     assert status == 75, output
     assert f"rank 1 (process {killed['pid']} on" in output and "died while" in output, output
@@ -112,11 +119,11 @@ with ranks.guard():
     ],
 )
 def test_an_error_on_one_rank_ends_the_job(error, text, code):
-    status, output = launch.run(2, "-c", FAIL.format(error=error), seconds=60)
+    status, output = launch.run(2, "-c", FAIL.format(error=error))
     assert status == code and text in output, output
 
 
 def test_an_error_on_all_ranks_is_said_once():
     script = FAIL.replace("if ranks.rank == 1", "if True").format(error="UserError('no such thing')")
-    status, output = launch.run(3, "-c", script, seconds=120)
+    status, output = launch.run(3, "-c", script)
     assert status != 0 and output.count("no such thing") == 1, output

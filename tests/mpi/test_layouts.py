@@ -46,6 +46,7 @@ def jobs(tmp_path_factory):
     return {name: start(ranks, devices, tasks, folder) for name, (ranks, devices, tasks) in JOBS.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", [name for name, job in JOBS.items() if "ppo" in job[2]])
 def test_ppo_has_the_same_bits(alone, jobs, layout):
     (expected,) = alone["ppo"]
@@ -55,12 +56,21 @@ def test_ppo_has_the_same_bits(alone, jobs, layout):
         assert result["place"] != expected["place"]
 
 
+def test_two_ranks_have_the_bits_of_one(tmp_path):
+    """The quick tier's own job: the layouts of `jobs` take many minutes."""
+    (expected,), pair = (start(ranks, 0, ["ppo"], tmp_path)["ppo"] for ranks in (1, 2))
+    for result in pair:
+        assert result["params"] == expected["params"] and result["metrics"] == expected["metrics"]
+        assert result["place"] != expected["place"]
+
+
 def everyone(results, name):
     """Hashes by logical shard, from all ranks."""
     assert sum(len(result[name]) for result in results) == 12, "every shard is held once"
     return {shard: value for result in results for shard, value in result[name].items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", range(len(JOBS)))
 def test_a_stretched_run_loses_nothing_and_has_the_same_bits(alone, jobs, number):
     """4 → 2 → 1 → 3 ranks, and 2 × 2: copies, replay, keys of every shard, and the parameters."""
@@ -75,6 +85,7 @@ def test_a_stretched_run_loses_nothing_and_has_the_same_bits(alone, jobs, number
         assert result["begun"] == expected["begun"] == (10 * number or None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", ["ppo-fast", "dqn-fast"])
 def test_fast_runs_agree_within_rounding(alone, jobs, case):
     expected = alone[case][0]["metrics"]
@@ -84,12 +95,14 @@ def test_fast_runs_agree_within_rounding(alone, jobs, case):
             np.testing.assert_allclose(value, expected[name], rtol=2e-3, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.full
 def test_fast_and_deterministic_runs_are_the_same_run(alone):
     exact, fast = (alone[name][0]["metrics"] for name in ("ppo", "ppo-fast"))
     assert exact["episodes"] == fast["episodes"]
     np.testing.assert_allclose(exact["loss"], fast["loss"], rtol=2e-3)
 
 
+@pytest.mark.full
 def test_all_shards_together_sample_the_exact_distribution(jobs):
     """Chi-square against the priorities, drawn by two ranks from one memory; both see the same draws."""
     first, second = (np.array(result["counts"]) for result in jobs["2 ranks"]["sampling"])
@@ -102,6 +115,7 @@ def test_all_shards_together_sample_the_exact_distribution(jobs):
     assert shards.max() > 2 * shards.min(), "shards differ in mass, so that the first level matters"
 
 
+@pytest.mark.full
 def test_a_learner_that_drifts_apart_is_found_and_named(jobs):
     errors = {result["rank"]: result["error"] for result in jobs["4 ranks"]["drift"]}
     assert sorted(errors) == [0, 1, 2, 3]

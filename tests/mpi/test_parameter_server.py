@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
+from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
+from jaxrl_hpc.checkpoint.sharded import shard_folder
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.checkpoint import Checkpointer
-from jaxrl_hpc.io.shards import shard_folder
-from jaxrl_hpc.train import train
-from tests.mpi import launch, shop
+from jaxrl_hpc.runtime.train import train
+from tests.mpi import launch, parameter_server_jobs
 
 pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
 RECORD = "run.record_schedule=true"
 
 
 def start(ranks, folder, *texts):
-    found, _ = launch.cases("tests.mpi.shop", ranks, folder, *texts)
+    found, _ = launch.cases("tests.mpi.parameter_server_jobs", ranks, folder, *texts)
     return {case: results[-1] for case, results in found.items()}
 
 
@@ -49,11 +49,13 @@ def three(folder):
     ],
 )
 def test_one_worker_is_the_fused_workflow(tmp_path, case, changes):
-    for name, flow in (("fused", shop.FUSED), ("alone", shop.FLOW)):
+    for name, flow in (("fused", parameter_server_jobs.FUSED), ("alone", parameter_server_jobs.FLOW)):
         words = [*(changes if name == "alone" else ()), "run.total_env_steps=1024"]
-        outcome = train(shop.config_of(case, words, flow), tmp_path / name, say=lambda _: None)
+        outcome = train(
+            parameter_server_jobs.config_of(case, words, flow), tmp_path / name, say=lambda _: None
+        )
         assert outcome.summary["env_steps"] == 1024
-    fused, alone = (shop.params(tmp_path / name) for name in ("fused", "alone"))
+    fused, alone = (parameter_server_jobs.params(tmp_path / name) for name in ("fused", "alone"))
     # rounding: a change is added to what it was taken from, and an optimiser step is a program of its own
     np.testing.assert_allclose(alone, fused, rtol=1e-5, atol=1e-6)
 
@@ -110,7 +112,7 @@ def test_a_server_passes_a_signal_on_and_the_run_goes_on_where_it_stopped(three)
 )
 def test_what_cannot_be_is_said(tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
-        train(shop.config_of("dqn", changes), tmp_path / "run", say=lambda _: None)
+        train(parameter_server_jobs.config_of("dqn", changes), tmp_path / "run", say=lambda _: None)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Workflows over windows on real ranks: the run of `async` by other means, with the same guarantees.
 
-What is between ranks is tested in test_one_sided.py, the engine in test_apart.py.
+What is between ranks is tested in test_one_sided.py, the engine in test_actor_learner.py.
 """
 
 import json
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxrl_hpc.train import train
-from tests.mpi import apart, launch
+from jaxrl_hpc.runtime.train import train
+from tests.mpi import actor_learner_jobs, launch
 
 pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
 LOCK = "workflow.lockstep=true;workflow.actor_priorities=true"
@@ -24,7 +24,7 @@ RANDOM = "workflow.name=rma;workflow.learners=2;workflow.selection=random"
 
 def start(ranks, folder, *texts):
     """(results of rank 0 by case, output)"""
-    return launch.cases("tests.mpi.apart", ranks, folder, *texts)
+    return launch.cases("tests.mpi.actor_learner_jobs", ranks, folder, *texts)
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,14 @@ def two(tmp_path_factory):
 def fused(tmp_path_factory):
     """(summary, parameters) of the same run in one process."""
     folder = tmp_path_factory.mktemp("fused") / "run"
-    config = apart.config_of("dqn", ["workflow.name=fused", "workflow.actor_priorities=true"])
+    config = actor_learner_jobs.config_of("dqn", ["workflow.name=fused", "workflow.actor_priorities=true"])
     summary = train(config, folder, say=lambda _: None).summary
-    _, leaves, _ = apart.Checkpointer(folder / "checkpoints").load()
+    _, leaves, _ = actor_learner_jobs.Checkpointer(folder / "checkpoints").load()
     params = [np.ravel(x) for name, x in leaves.items() if ".learner.params" in name]
     return summary, np.concatenate(params)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", ["dqn-rma", "dqn-queue", "dqn-without"])
 def test_in_lock_step_it_is_the_fused_run(two, fused, case):
     """Within 1e-6 by contract. That of rma was interrupted and resumed."""
@@ -60,12 +61,14 @@ def test_in_lock_step_it_is_the_fused_run(two, fused, case):
     assert all(row["lag_max"] == 0 for row in found["rows"])
 
 
+@pytest.mark.full
 def test_a_run_that_is_interrupted_goes_on(two):
     first, resumed = two[0]["dqn-rma"]
     assert not first["finished"] and 0 < first["taken"] < resumed["taken"]
     assert resumed["params"] == two[0]["dqn-queue"][0]["params"]
 
 
+@pytest.mark.full
 def test_without_windows_it_says_so_once_and_goes_on_with_messages(two):
     said = [line for line in two[1].splitlines() if "one-sided memory" in line]
     assert said == ["one-sided memory cannot be used here (rank 1 says no); going on with two-sided messages"]
@@ -73,7 +76,7 @@ def test_without_windows_it_says_so_once_and_goes_on_with_messages(two):
 
 def accounts(folder, learners):
     """(unrolls made by all actors, learned from or too old, kept, lost), from the newest checkpoint."""
-    kept = [apart.kept(folder, learner) for learner in range(learners)]
+    kept = [actor_learner_jobs.kept(folder, learner) for learner in range(learners)]
     made = sum(int(state[-64:-56].view(np.int64)[0]) for one in kept for state in one["states"])
     rest = np.array([[one["taken"], len(one["pending"]), one["lost"]] for one in kept])
     return made, *rest.sum(axis=0).tolist()
@@ -110,7 +113,7 @@ def test_several_learners_take_from_anyone_and_every_unroll_is_accounted_for(tmp
 
 @pytest.mark.slow
 def test_a_killed_actor_ends_the_job_and_is_named_and_the_run_goes_on(tmp_path):
-    data = json.loads(json.dumps(apart.A2C))
+    data = json.loads(json.dumps(actor_learner_jobs.A2C))
     data["workflow"] |= {"name": "rma_queue"}
     data["run"] |= {"total_env_steps": 65_536, "checkpoint_seconds": 0.5}
     config, folder = tmp_path / "queue.yaml", tmp_path / "run"
@@ -118,7 +121,10 @@ def test_a_killed_actor_ends_the_job_and_is_named_and_the_run_goes_on(tmp_path):
     restart = str(launch.ROOT / "scripts" / "mpi_restart.py")
     command = ["-m", "jaxrl_hpc.cli.main", "train", str(config), "--run-dir", str(folder)]
     process = launch.start(1, restart, "-n", "3", sys.executable, *command)
-    store, record = apart.Checkpointer(folder / "checkpoints" / "shared"), folder / "ranks" / "2.json"
+    store, record = (
+        actor_learner_jobs.Checkpointer(folder / "checkpoints" / "shared"),
+        folder / "ranks" / "2.json",
+    )
     while not (record.exists() and store.latest()):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)

@@ -14,6 +14,7 @@ def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 # ipykernel and its event loop warn about things that are not ours
 @pytest.mark.filterwarnings("default::DeprecationWarning", "default::ResourceWarning")
@@ -22,7 +23,7 @@ def test_notebook_runs(path, monkeypatch, tmp_path):
     monkeypatch.setenv("JAXRL_HPC_SMALL", "1")
     monkeypatch.chdir(tmp_path)  # nothing may depend on where it is started
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=500, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=1500, kernel_name="python3").execute()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxrl_hpc.ops.statistics import aggregate_curves, bootstrap_interval, common_grid, interquartile_mean
+from jaxrl_hpc.ops.statistics import (
+    aggregate_curves,
+    bootstrap_interval,
+    common_grid,
+    interquartile_mean,
+    score,
+    score_text,
+)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 4, 5, 7, 8, 16, 33])
@@ -77,14 +84,14 @@ def test_strata_keep_their_sizes() -> None:
 def test_curves_meet_on_a_common_axis() -> None:
     x = np.array([0.0, 10.0, 20.0])
     curve = aggregate_curves([x, x, x], [x, x + 3, x + 6])
-    np.testing.assert_allclose(curve.iqm, x + 3)
+    np.testing.assert_allclose(curve.value, x + 3)
     assert np.all(curve.low >= x) and np.all(curve.high <= x + 6) and np.all(curve.low < curve.high)
     # straight lines sampled at different times stay straight lines
     other = np.array([1.0, 4.0, 18.0])
     curve = aggregate_curves([x, other], [2 * x, 2 * other + 4])
     assert (curve.x[0], curve.x[-1]) == (1.0, 18.0)
-    np.testing.assert_allclose(curve.iqm, 2 * curve.x + 2)
-    np.testing.assert_allclose(aggregate_curves([x], [x**2], grid=np.array([5.0])).iqm, [50.0])
+    np.testing.assert_allclose(curve.value, 2 * curve.x + 2)
+    np.testing.assert_allclose(aggregate_curves([x], [x**2], grid=np.array([5.0])).value, [50.0])
     np.testing.assert_array_equal(common_grid([np.array([1.0, 2.0]), np.array([2.0, 3.0])]), [2.0])
 
 
@@ -101,3 +108,19 @@ def test_curves_meet_on_a_common_axis() -> None:
 def test_bad_input_is_refused(call) -> None:
     with pytest.raises(ValueError, match=r"not defined|at least one|strata|curves"):
         call()
+
+
+@pytest.mark.parametrize("runs", [1, 2, 4])
+def test_few_runs_have_a_mean_and_a_range(runs: int) -> None:
+    """Four runs have a quarter that an IQM would leave out: the worst one of them must count."""
+    values = np.array([-900.0, -140.0, -130.0, -150.0])[:runs]
+    assert score(values) == (values.mean(), values.min(), values.max())
+    assert "IQM" not in score_text(runs)
+
+
+def test_enough_runs_have_an_iqm() -> None:
+    values = np.arange(8.0)
+    found = score(values)
+    assert found.value == interquartile_mean(values)
+    assert (found.low, found.high) == bootstrap_interval(values)
+    assert score_text(8) == "IQM, 95 % interval over 8 seeds"

@@ -58,6 +58,7 @@ def test_frequencies_fit_the_probabilities(capacity: int, batch: int, stratified
         assert stats.chi2.cdf(statistic, freedom) > 1e-4
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not native.available(), reason="the compiled sum tree was not built")
 def test_every_leaf_of_a_million_has_its_probability() -> None:
     """The draws that lead to a leaf are one interval of the 2^52: find its ends by bisection."""
@@ -110,6 +111,7 @@ def test_values_that_are_no_priorities_do_no_harm() -> None:
     assert np.isfinite(np.asarray(tree)).all()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not native.available(), reason="the compiled sum tree was not built")
 def test_ten_million_updates_leave_no_drift() -> None:
     capacity, batch, rounds = 2**14, 1000, 10_000

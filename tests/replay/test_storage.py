@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.replay import prioritised, rows, storage, sum_tree, uniform
+from jaxrl_hpc.ops import row_packing
+from jaxrl_hpc.replay import prioritised, storage, sum_tree, uniform
 from jaxrl_hpc.schema import traced_values
 
 T, B, N, CAPACITY = 4, 3, 256, 72  # 24 slots
@@ -23,12 +24,12 @@ def test_packing_keeps_every_bit() -> None:
         "nan": np.full((2, 3), np.nan, np.float32),
         "none": np.zeros((2, 3, 0), np.float32),
     }
-    packing = rows.packing(jax.tree.map(lambda x: x[0, 0], tree))
-    back = jax.jit(lambda t: rows.unpack(packing, rows.pack(packing, t)))(tree)
+    packing = row_packing.packing(jax.tree.map(lambda x: x[0, 0], tree))
+    back = jax.jit(lambda t: row_packing.unpack(packing, row_packing.pack(packing, t)))(tree)
     for name, value in tree.items():
         assert back[name].dtype == value.dtype
         assert np.asarray(back[name]).tobytes() == value.tobytes()
-    assert rows.row_bytes(packing) <= 4 * 4 + 4 + 25 + 1 + 6 + 4 + 3  # frames are not widened
+    assert row_packing.row_bytes(packing) <= 4 * 4 + 4 + 25 + 1 + 6 + 4 + 3  # frames are not widened
 
 
 @pytest.mark.parametrize("module", [uniform, prioritised])

@@ -11,7 +11,7 @@ from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.scaling import figure, model, study
 
 CONFIG = configs.load("workflows/cartpole_dqn_sharded")
-NETWORK = model.Network(latency=2e-6, bandwidth=1e10)
+NETWORK = model.NetworkModel(latency=2e-6, bandwidth=1e10)
 MESSAGES = [
     {"kind": "gather", "length": 1, "times": 2},
     {"kind": "total", "length": 500, "times": 2},
@@ -20,7 +20,7 @@ MESSAGES = [
 
 
 def test_fit_finds_latency_and_bandwidth():
-    true = model.Line(5e-6, 2e9)
+    true = model.LatencyBandwidth(5e-6, 2e9)
     found = model.fit({str(size): true.time(size) for size in (8, 1_000, 100_000, 10_000_000)})
     assert found.latency == pytest.approx(5e-6) and found.bandwidth == pytest.approx(2e9)
     rng = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def test_weak_multiplies_and_strong_leaves_the_config():
 def test_report_of_made_up_measurements(tmp_path, monkeypatch):
     """Two ranks that lose exactly what the model says they lose."""
     monkeypatch.setattr(study, "available_cores", lambda: 2)
-    line = model.Line(1e-5, 1e9)
+    line = model.LatencyBandwidth(1e-5, 1e9)
     inside = {str(size): line.time(size) for size in (8, 1_000, 100_000)}
     talk = model.communication(MESSAGES, line, 24, False)
     common = {"devices": 1, "pinned": True, "iterations": 10, "messages": MESSAGES}

@@ -5,15 +5,22 @@ import json
 import pytest
 
 from jaxrl_hpc.cli.main import main
-from jaxrl_hpc.io.metrics import read_metrics
+from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.scaling import split
-from jaxrl_hpc.scaling.costs import Costs, Plan
-from jaxrl_hpc.scaling.model import Line
+from jaxrl_hpc.scaling.costs import Costs, JobPlan
+from jaxrl_hpc.scaling.model import LatencyBandwidth
 from tests.mpi import launch
 
 
 def costs(acting, update, **more):
-    base = Costs(length=4, copies=2, compute=0.0, sleep=0.0, inference=Line(acting / 4, 1e30), update=update)
+    base = Costs(
+        length=4,
+        copies=2,
+        compute=0.0,
+        sleep=0.0,
+        inference=LatencyBandwidth(acting / 4, 1e30),
+        update=update,
+    )
     return base._replace(**more)
 
 
@@ -22,7 +29,7 @@ def costs(acting, update, **more):
     [(3.0, 1.0, 8, 2), (1.0, 1.0, 6, 3), (15.0, 1.0, 64, 4), (9.0, 1.0, 5, 1)],
 )
 def test_the_balanced_split_is_found(acting, update, ranks, learners):
-    best, choices = split.recommend(costs(acting, update), Plan("async", 1), ranks)
+    best, choices = split.recommend(costs(acting, update), JobPlan("async", 1), ranks)
     assert best.learners == learners and best.actors == ranks - learners
     speeds = {c.learners: c.outcome.steps_per_second for c in choices}
     for neighbour in (learners - 1, learners + 1):
@@ -32,19 +39,22 @@ def test_the_balanced_split_is_found(acting, update, ranks, learners):
 
 
 def test_balance_keeps_both_sides_busy():
-    best, _ = split.recommend(costs(3.0, 1.0), Plan("async", 1), 16)
+    best, _ = split.recommend(costs(3.0, 1.0), JobPlan("async", 1), 16)
     assert (best.learners, best.actors) == (4, 12)
     assert best.outcome.actor_idle < 0.05 and best.outcome.learner_idle < 0.05
 
 
 def test_a_costly_reduction_speaks_for_fewer_learners():
-    cheap, _ = split.recommend(costs(3.0, 1.0), Plan("async", 1), 16)
-    dear, _ = split.recommend(costs(3.0, 1.0, reduce=Line(1.0, 1e30)), Plan("async", 1), 16)
-    shared, _ = split.recommend(costs(3.0, 1.0, reduce=Line(1.0, 1e30)), Plan("async", 1), 16, shared=True)
+    cheap, _ = split.recommend(costs(3.0, 1.0), JobPlan("async", 1), 16)
+    dear, _ = split.recommend(costs(3.0, 1.0, reduce=LatencyBandwidth(1.0, 1e30)), JobPlan("async", 1), 16)
+    shared, _ = split.recommend(
+        costs(3.0, 1.0, reduce=LatencyBandwidth(1.0, 1e30)), JobPlan("async", 1), 16, shared=True
+    )
     assert dear.outcome.steps_per_second < cheap.outcome.steps_per_second
     assert shared.learners == 1
 
 
+@pytest.mark.full
 def test_command_measures_and_recommends(tmp_path, capsys):
     small = ["agent.network.hidden=[8]", "workflow.num_envs=2", "workflow.unroll_length=4"]
     status = main(["scaling", "workflows/cartpole_impala", *small, "--split", "4", "--out", str(tmp_path)])

@@ -17,6 +17,7 @@ from typing import Any
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
 PACKAGES = "slurm-wlm slurm-wlm-basic-plugins munge"
+PATIENCE = 800.0  # seconds: only to name what never happens, however busy the machine is
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 
 CONFIG = """\
@@ -131,7 +132,7 @@ class Cluster:
         )
 
     def ask(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
         assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout
 
@@ -139,7 +140,7 @@ class Cluster:
         """sbatch; the job's id."""
         environment = self.environment | more
         command = ["sbatch", "--parsable", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip().split(";")[0]
 
@@ -155,7 +156,7 @@ class Cluster:
             word.partition("=")[2] for line in lines for word in line.split() if word.startswith("JobState=")
         ]
 
-    def wait_for(self, job: str, seconds: float = 300) -> list[str]:
+    def wait_for(self, job: str, seconds: float = PATIENCE) -> list[str]:
         """Until a job, or every element of an array, is over; the final states."""
         self.until(
             f"job {job} is over", lambda: set(self.states(job)) <= set(OVER), seconds, lambda: self.logs(job)
@@ -171,7 +172,7 @@ class Cluster:
         self,
         what: str,
         condition: Callable[[], bool],
-        seconds: float = 60,
+        seconds: float = PATIENCE,
         explain: Callable[[], str] = lambda: "",
     ) -> None:
         """Poll; a deadline that passes says what was waited for."""

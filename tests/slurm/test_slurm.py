@@ -11,20 +11,21 @@ import psutil
 import pytest
 import yaml
 
-from jaxrl_hpc.io.metrics import read_metrics, without_clock
+from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
 from jaxrl_hpc.sweeps.directory import SweepDirectory
 from jaxrl_hpc.sweeps.plan import make_plan
 from jaxrl_hpc.sweeps.spec import load_spec
 from tests import small
+from tests.holding import Hold
 from tests.sweeps import made_sweeps
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = ROOT / "scripts" / "slurm"
-# several seconds long and saved often: time to strike in the middle of it
-LONG = {"total_env_steps": 140_000, "log_every": 800, "eval_every": 20_000, "checkpoint_seconds": 0.1}
+# saved after every chunk; runs that something happens to are held after their first save
+LONG = {"total_env_steps": 24_000, "log_every": 800, "eval_every": 8_000, "checkpoint_seconds": 0.001}
 LONG |= {"tensorboard": False, "eval_episodes": 2, "final_eval_episodes": 4}
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(3600)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,14 +57,28 @@ def template(cluster, folder, name, *arguments, options=(), **environment):
     return cluster.submit(*fixed, *options, str(TEMPLATES / f"{name}.sbatch"), *arguments, **environment)
 
 
+@pytest.fixture
+def hold(tmp_path):
+    """Runs that get its environment save once and wait: for a signal, or until they are released."""
+    return Hold(tmp_path / "hold")
+
+
 def saved(folder):
     return any(folder.rglob("*.manifest"))
 
 
 def until_saved(cluster, job, folder):
     """The job is in the middle of training: a checkpoint is there, and no result."""
-    cluster.until(f"job {job} has saved once", lambda: saved(folder), 300, lambda: cluster.logs(job))
+    cluster.until(f"job {job} has saved once", lambda: saved(folder), explain=lambda: cluster.logs(job))
     assert cluster.states(job) == ["RUNNING"]
+
+
+def until_requeued(cluster, job):
+    cluster.until(
+        f"job {job} is back in the queue",
+        lambda: cluster.show(job)["Restarts"] == "1",
+        explain=lambda: cluster.logs(job),
+    )
 
 
 def assert_same_run(first, second):
@@ -74,11 +89,15 @@ def assert_same_run(first, second):
     assert rows[0] == rows[1]
 
 
-def test_time_is_nearly_up_the_run_saves_and_comes_back(cluster, config, unbroken, tmp_path):
+@pytest.mark.full
+def test_time_is_nearly_up_the_run_saves_and_comes_back(cluster, config, unbroken, hold, tmp_path):
     """The signal of --signal=B:USR1@…: here sent by hand, since Slurm's clock counts in minutes."""
-    job = template(cluster, tmp_path, "requeue", str(config), "--run-dir", str(tmp_path / "run"))
+    arguments = [str(config), "--run-dir", str(tmp_path / "run")]
+    job = template(cluster, tmp_path, "requeue", *arguments, **hold.environment)
     until_saved(cluster, job, tmp_path / "run")
     cluster.ask("scancel", "--batch", "--signal=USR1", job)
+    until_requeued(cluster, job)
+    hold.release()
     assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
     assert cluster.show(job)["Restarts"] == "1"
     log = cluster.logs(job)
@@ -86,26 +105,29 @@ def test_time_is_nearly_up_the_run_saves_and_comes_back(cluster, config, unbroke
     assert_same_run(tmp_path / "run", unbroken)
 
 
-def test_preempted_by_a_job_of_higher_priority(cluster, config, unbroken, tmp_path):
+@pytest.mark.full
+def test_preempted_by_a_job_of_higher_priority(cluster, config, unbroken, hold, tmp_path):
     """Slurm itself takes the node away and puts the job back into the queue."""
-    whole_node = ["--exclusive"]
-    job = template(
-        cluster, tmp_path, "requeue", str(config), "--run-dir", str(tmp_path / "run"), options=whole_node
-    )
+    arguments = [str(config), "--run-dir", str(tmp_path / "run")]
+    job = template(cluster, tmp_path, "requeue", *arguments, options=["--exclusive"], **hold.environment)
     until_saved(cluster, job, tmp_path / "run")
     urgent = cluster.submit(
         "--partition=urgent", "--exclusive", f"--output={tmp_path}/urgent.log", "--wrap=true"
     )
     assert cluster.wait_for(urgent) == ["COMPLETED"]
     assert not (tmp_path / "run" / "summary.json").exists()
+    until_requeued(cluster, job)
+    hold.release()
     assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
     assert cluster.show(job)["Restarts"] == "1"
     assert "DUE TO PREEMPTION" in cluster.logs(job) and "resumed at" in cluster.logs(job)
     assert_same_run(tmp_path / "run", unbroken)
 
 
-def test_a_cancelled_job_stays_cancelled(cluster, config, tmp_path):
-    job = template(cluster, tmp_path, "requeue", str(config), "--run-dir", str(tmp_path / "run"))
+@pytest.mark.full
+def test_a_cancelled_job_stays_cancelled(cluster, config, hold, tmp_path):
+    arguments = [str(config), "--run-dir", str(tmp_path / "run")]
+    job = template(cluster, tmp_path, "requeue", *arguments, **hold.environment)
     until_saved(cluster, job, tmp_path / "run")
     cluster.ask("scancel", job)
     assert cluster.wait_for(job) == ["CANCELLED"]
@@ -119,15 +141,15 @@ def holder(folder):
     return [json.loads(text)["pid"] for text in texts if text]
 
 
-def sweep(cluster, *arguments):
+def sweep(cluster, *arguments, **environment):
     command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "sweep", *map(str, arguments)]
     done = subprocess.run(
-        command, env=cluster.environment, capture_output=True, text=True, timeout=120, cwd=ROOT
+        command, env=cluster.environment | environment, capture_output=True, text=True, cwd=ROOT
     )
     return done.returncode, done.stdout + done.stderr
 
 
-def test_submit_end_to_end(cluster, tmp_path):
+def test_submit_end_to_end(cluster, hold, tmp_path):
     """An array of several tasks; one is killed, is put back into the queue and continues exactly."""
     axes = {"agent.learning_rate": [1e-3, 1e-2], "agent.n_step": [1, 2]}
     slurm = {"cpus_per_task": 1, "at_once": 2, "modules": ["nothing"], "options": ["--comment=tests"]}
@@ -137,8 +159,8 @@ def test_submit_end_to_end(cluster, tmp_path):
     code, text = sweep(cluster, "submit", file, "--dir", broken.path, "--dry-run")
     assert code == 0 and "#SBATCH --array=0-1%2" in text and not broken.path.exists()
     jobs = {}
-    for directory in (whole, broken):
-        code, text = sweep(cluster, "submit", file, "--dir", directory.path)
+    for directory, environment in ((whole, {}), (broken, hold.environment)):
+        code, text = sweep(cluster, "submit", file, "--dir", directory.path, **environment)
         assert code == 0, text
         jobs[directory] = text.partition("job ")[2].partition(";")[0]
     code, text = sweep(cluster, "submit", file, "--dir", broken.path)
@@ -146,12 +168,15 @@ def test_submit_end_to_end(cluster, tmp_path):
 
     plan = make_plan(load_spec(file))
     task = broken.task(plan.tasks[1])
-    cluster.until("the second task has saved", lambda: saved(task), 300, lambda: cluster.logs(jobs[broken]))
+    cluster.until(
+        "the second task has saved", lambda: saved(task), explain=lambda: cluster.logs(jobs[broken])
+    )
     (pid,) = set(holder(task))  # of the task and of the run in it
     os.kill(pid, signal.SIGKILL)
     element = f"{jobs[broken]}_1"
     assert cluster.wait_for(element) == ["FAILED"]
     assert all(broken.result(trial.id) is None for trial in plan.tasks[1].trials)
+    hold.release()
     cluster.ask("scontrol", "requeue", element)
     for directory in (whole, broken):
         assert cluster.wait_for(jobs[directory]) == ["COMPLETED"] * 2, cluster.logs(jobs[directory])
@@ -166,6 +191,7 @@ def test_submit_end_to_end(cluster, tmp_path):
     assert code == 0 and "4 of 4 trials done" in text
 
 
+@pytest.mark.full
 def test_halving_is_one_array_per_rung(cluster, tmp_path):
     axes = {"agent.learning_rate": [1e-3, 3e-3, 1e-2, 1e38], "agent.n_step": [1, 2]}
     file = made_sweeps.write(tmp_path, axes=axes, halving={"rungs": 2, "factor": 4})
@@ -180,6 +206,7 @@ def test_halving_is_one_array_per_rung(cluster, tmp_path):
     assert sorted(states) == ["diverged"] * 2 + ["finished"] * 2 + ["stopped"] * 4
 
 
+@pytest.mark.full
 def test_array_template(cluster, tmp_path):
     file = made_sweeps.write(tmp_path, axes={"agent.n_step": [1, 2]})
     directory = SweepDirectory(tmp_path / "sweep")
@@ -201,21 +228,25 @@ def test_mpi_template_without_a_config_tests_two_ranks(cluster, tmp_path):
     assert all(step["ok"] for step in steps) and steps[0]["text"].startswith("2 ranks")
 
 
+@pytest.mark.full
 @pytest.mark.mpi
-def test_ranks_save_come_back_and_end_with_the_same_bits(cluster, tmp_path):
+def test_ranks_save_come_back_and_end_with_the_same_bits(cluster, hold, tmp_path):
     """Two ranks of one run under srun: the signal reaches all of them, and all of them continue."""
     pytest.importorskip("mpi4jax")
     settings = ["workflow.shards=2", "workflow.num_envs=8", "workflow.unroll_length=32", "run.eval_every=0"]
-    settings += ["run.total_env_steps=60_000", "run.log_every=512", "run.checkpoint_seconds=0.1"]
+    settings += ["run.total_env_steps=12_288", "run.log_every=512", "run.checkpoint_seconds=0.001"]
     settings += ["run.final_eval_episodes=4", "run.tensorboard=false"]
     summaries = []
     for name in ("whole", "broken"):
         folder = tmp_path / name
         arguments = ["workflows/cartpole_ppo_sharded", *settings, "--run-dir", str(folder / "run")]
-        job = template(cluster, folder, "mpi", *arguments, options=["--ntasks-per-node=2"])
+        environment = hold.environment if name == "broken" else {}
+        job = template(cluster, folder, "mpi", *arguments, options=["--ntasks-per-node=2"], **environment)
         if name == "broken":
             until_saved(cluster, job, folder / "run")
             cluster.ask("scancel", "--batch", "--signal=USR1", job)
+            until_requeued(cluster, job)
+            hold.release()
         assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
         assert cluster.show(job)["Restarts"] == ("1" if name == "broken" else "0"), cluster.logs(job)
         summaries.append(json.loads((folder / "run" / "summary.json").read_text()))

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from jaxrl_hpc.sweeps.directory import SweepDirectory
-from jaxrl_hpc.sweeps.plan import Plan, make_plan
+from jaxrl_hpc.sweeps.plan import SweepPlan, make_plan
 from jaxrl_hpc.sweeps.spec import load_spec
 from tests import small
 
@@ -29,11 +29,11 @@ def write(folder: Path, stem: str = "tiny", run: dict[str, Any] | None = None, *
     return path
 
 
-def plan_of(path: Path, *overrides: str) -> Plan:
+def plan_of(path: Path, *overrides: str) -> SweepPlan:
     return make_plan(load_spec(path, overrides))
 
 
-def made(folder: Path, **keys: Any) -> tuple[Plan, SweepDirectory]:
+def made(folder: Path, **keys: Any) -> tuple[SweepPlan, SweepDirectory]:
     """A plan and its frozen folder."""
     plan = plan_of(write(folder, **keys))
     directory = SweepDirectory(folder / "sweep")

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.metrics import read_metrics, without_clock
+from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.sweeps import halving
 from jaxrl_hpc.sweeps.run import DONE, WAITING, run_task
 from jaxrl_hpc.sweeps.status import sweep_status
-from jaxrl_hpc.train import train
 from tests.sweeps.made_sweeps import made, plan_of, write
 
 HALVING = {"rungs": 2, "factor": 3}
@@ -110,6 +110,7 @@ def test_a_trial_that_goes_on_is_as_if_it_had_never_been_compared(tmp_path):
         assert clock == sorted(clock)  # time goes on over the rung
 
 
+@pytest.mark.full
 def test_stacked_lanes_go_on_with_their_own_state(tmp_path):
     """Under vmap the state of a lane is a slice: the one that goes on must get its own."""
     axes = {"agent.learning_rate": [1e38, 1e-2, 1e38]}
@@ -126,6 +127,7 @@ def test_stacked_lanes_go_on_with_their_own_state(tmp_path):
         assert losses.notna().all() == went_on and len(losses) == (6 if went_on else 2)
 
 
+@pytest.mark.full
 def test_a_broken_result_is_made_again_without_changing_the_decision(tmp_path):
     plan, directory = made(tmp_path, axes={"agent.learning_rate": [1e-3, 3e-3, 1e-2]}, halving=HALVING)
     assert run_task(plan, directory, 0, quiet).state == DONE

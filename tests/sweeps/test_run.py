@@ -9,18 +9,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from jaxrl_hpc import trainer
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.io.lock import RunLock
-from jaxrl_hpc.io.metrics import read_metrics, without_clock
+from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from jaxrl_hpc.runs.lock import RunLock
+from jaxrl_hpc.runtime import trainer
+from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.sweeps import run as sweep_run
 from jaxrl_hpc.sweeps.collect import standings, write_table
 from jaxrl_hpc.sweeps.directory import SweepDirectory
 from jaxrl_hpc.sweeps.run import run_task
 from jaxrl_hpc.sweeps.status import sweep_status
-from jaxrl_hpc.train import train
 from tests import small
 from tests.sweeps.made_sweeps import made, plan_of, write
+from tests.tiers import quick
 
 AXES = {"agent.learning_rate": [1e-3, 1e-2, 1e38], "replay.alpha": [0.4, 0.6]}  # 1e38: not a number at once
 
@@ -48,18 +49,26 @@ def rows(folder):
     return str(without_clock(read_metrics(folder)).to_pylist())  # text: not-a-number equals itself
 
 
-@pytest.mark.parametrize("number", [0, 3, 4])
+@pytest.mark.parametrize("number", quick([0, 3, 4], [3]))
 def test_a_packed_trial_is_its_solo_run_bit_for_bit(finished, tmp_path, number):
     plan, directory = finished
     trial = plan.trials[number]
     alone = train(trial.config, tmp_path / "alone", say=quiet).summary
     packed = directory.result(trial.id)
-    for key in ("params_sha256", "eval_return_iqm", "eval_return_ci95", "env_steps", "updates", "seeds"):
+    for key in (
+        "params_sha256",
+        "eval_return_score",
+        "eval_return_interval",
+        "env_steps",
+        "updates",
+        "seeds",
+    ):
         assert packed[key] == alone[key], key
     assert packed["eval_return_per_seed"] == alone["eval_return_per_seed"]
     assert rows(directory.trials / trial.id) == rows(tmp_path / "alone")
 
 
+@pytest.mark.full
 def test_under_vmap_a_trial_is_its_solo_run_within_tolerance(finished, tmp_path):
     """Over the first log points: learning amplifies the last digit of a float from then on."""
     plan, directory = made(tmp_path, axes=AXES, run={"seeds_mode": "vmap"})
@@ -122,7 +131,7 @@ def test_what_is_finished_is_never_touched(copy, monkeypatch):
     assert calls == [] and contents(directory.trials) == before
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone", "no metrics", "another's"])
+@pytest.mark.parametrize("damage", quick(["cut", "gone", "no metrics", "another's"], ["cut"]))
 def test_a_broken_trial_is_run_again_alone(copy, monkeypatch, damage):
     plan, directory = copy
     broken, other = plan.trials[1], plan.trials[2]
@@ -143,8 +152,25 @@ def test_a_broken_trial_is_run_again_alone(copy, monkeypatch, damage):
     assert run_task(plan, directory, 0, quiet).state == sweep_run.DONE
     assert calls == [[broken.id]]
     assert rows(folder) == whole and directory.result(broken.id)["params_sha256"] == hashed
+    (kept,) = (directory.path / "broken").iterdir()  # what could not be read is not deleted
+    assert kept.name.startswith(broken.id) and (kept / "config.yaml").is_file()
     untouched = {p: t for p, t in contents(directory.trials).items() if broken.id not in str(p)}
     assert untouched == {p: t for p, t in before.items() if broken.id not in str(p)}
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "another's"])
+def test_work_whose_trials_are_not_known_is_not_deleted(copy, damage):
+    plan, directory = copy
+    shutil.rmtree(directory.trials / plan.trials[0].id)
+    work = directory.task(plan.tasks[0]) / "work"
+    precious = work / "rung-0" / "checkpoints" / "00000000.manifest"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("days of training")
+    if damage != "gone":
+        (work / "trials.json").write_text('["x' if damage == "cut" else '["x"]')
+    with pytest.raises(UserError, match=r"trials\.json .*put it back, or remove that folder"):
+        run_task(plan, directory, 0, quiet)
+    assert precious.read_text() == "days of training"
 
 
 def test_a_changed_base_is_refused_and_more_trials_are_not(copy, tmp_path, monkeypatch):
@@ -160,7 +186,7 @@ def test_a_changed_base_is_refused_and_more_trials_are_not(copy, tmp_path, monke
     assert calls == [[t.id for t in grown.trials if t.values["agent.learning_rate"] == 3e-3]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", quick([signal.SIGTERM, signal.SIGUSR1], [signal.SIGUSR1]))
 def test_a_stopped_task_continues_with_the_same_bits(finished, tmp_path, monkeypatch, number):
     whole_plan, whole = finished
     plan, directory = made(tmp_path, axes=AXES)
@@ -194,8 +220,8 @@ def test_killed_while_writing_results_only_those_that_lack_are_written(copy, mon
         run_task(plan, directory, 0, quiet)
     monkeypatch.undo()
     before = contents(directory.trials)
-    chunks, step = [], trainer.Fleet.step
-    monkeypatch.setattr(trainer.Fleet, "step", lambda self, n: (chunks.append(n), step(self, n))[1])
+    chunks, step = [], trainer.SeedRunner.step
+    monkeypatch.setattr(trainer.SeedRunner, "step", lambda self, n: (chunks.append(n), step(self, n))[1])
     assert run_task(plan, directory, 0, quiet).state == sweep_run.DONE
     assert chunks == []  # nothing was trained again
     assert sweep_status(plan, directory).counts == {"finished": 4, "diverged": 2}

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_hpc.build import build, hypers_of
+from jaxrl_hpc.config.registry import AGENTS
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.registry import AGENTS
-from jaxrl_hpc.train import lanes_of, make_fleet
+from jaxrl_hpc.runtime.build import build, hypers_of
+from jaxrl_hpc.runtime.train import lanes_of, make_runner
 from tests import hlo, small
+from tests.tiers import quick
 
 RUN = {"total_env_steps": 40_000}
 REPLAY = {"name": "prioritised", "capacity": 1200, "min_size": 48}
@@ -41,27 +42,27 @@ def config_of(name, **workflow):
 
 
 def started(config):
-    fleet = make_fleet(config, build(config), lanes_of(config))
-    fleet.initialise()
-    return fleet
+    runner = make_runner(config, build(config), lanes_of(config))
+    runner.initialise()
+    return runner
 
 
 def test_there_is_a_setting_for_every_agent():
     assert set(SETTINGS) == set(AGENTS)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", quick(SETTINGS, ["dqn", "ppo"]))
 def test_every_agent_learns_in_shards(name):
     config = config_of(name, updates_per_iteration=2 if SETTINGS[name][2] else 1)
-    fleet = started(config)
-    before = jax.device_get(fleet.parts.workflow.learner(fleet.states[0]).params)
-    (metrics,) = fleet.per_lane(fleet.step(3))
-    after = jax.device_get(fleet.parts.workflow.learner(fleet.states[0]).params)
+    runner = started(config)
+    before = jax.device_get(runner.parts.workflow.learner(runner.states[0]).params)
+    (metrics,) = runner.per_lane(runner.step(3))
+    after = jax.device_get(runner.parts.workflow.learner(runner.states[0]).params)
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, after)
     assert any(jax.tree.leaves(moved))
     assert np.isfinite(metrics["loss"])
-    counters = fleet.counters()
-    assert counters["env_steps"] == fleet.parts.workflow.warmup_steps + 3 * 24 * 4
+    counters = runner.counters()
+    assert counters["env_steps"] == runner.parts.workflow.warmup_steps + 3 * 24 * 4
     per_update = {"ppo": 4, "dyna_q": 3}.get(name, 1) * (2 if SETTINGS[name][2] else 1)
     assert counters["updates"] == metrics["updates"] == 3 * per_update
 
@@ -74,16 +75,16 @@ def test_equals_the_fused_run(shards):
     data = fused_config.to_dict()
     data["workflow"] = {"name": "fused", "num_envs": 24, "unroll_length": 4}
     fused_config = small.configs.from_dict(data)
-    fused = make_fleet(fused_config, build(fused_config), lanes_of(fused_config))
+    fused = make_runner(fused_config, build(fused_config), lanes_of(fused_config))
     fused.compile()
     fused.initialise()
-    (ours,), (theirs,) = (fleet.per_lane(fleet.step(30)) for fleet in (sharded, fused))
+    (ours,), (theirs,) = (runner.per_lane(runner.step(30)) for runner in (sharded, fused))
     assert ours["episodes"] == theirs["episodes"] > 0
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("replay", ["global", "local"])
+@pytest.mark.parametrize("replay", quick(["global", "local"], ["global"]))
 def test_no_copy_as_large_as_the_replay(replay):
     """A shard's memory is 2^16 bytes or more; the tree 2^14."""
     capacity = 12 * 2**14
@@ -94,7 +95,7 @@ def test_no_copy_as_large_as_the_replay(replay):
         workflow={"name": "sharded", "num_envs": 24, "replay": replay},
     )
     parts = build(config)
-    programs = parts.workflow.programs
+    programs = parts.workflow
     hypers = jax.tree.map(jnp.float32, hypers_of(config))
     state = jax.eval_shape(parts.workflow.init, jax.random.key(0), hypers)
     names, messages = programs.dry_run(state)
@@ -109,9 +110,12 @@ def test_no_copy_as_large_as_the_replay(replay):
     "changes, message",
     [
         ({"workflow": {"num_envs": 25}}, "workflow.num_envs is 25: it must be a multiple of workflow.shards"),
-        ({"agent": {"batch_size": 25}}, "agent.batch_size is 25: it must be a multiple of workflow.shards"),
+        (
+            {"agent": {"batch_size": 25}},
+            "agent.batch_size is 25: it must be a multiple of workflow.shards",
+        ),
         ({"replay": {"capacity": 2401}}, "replay.capacity is 2401: it must be a multiple of workflow.shards"),
-        ({"replay": {"capacity": 12 * 2**29}}, r"replay.capacity is \d+: it must stay below 2\^31"),
+        ({"replay": {"capacity": 12 * 2**29}}, r"replay.capacity: should be less than 2147483648"),
         ({"workflow": {"devices": 4096}}, "workflow.devices is 4096, but this process has"),
     ],
 )

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxrl_hpc.schema import Schema, static
+from jaxrl_hpc.schema import ComponentConfig, static
 from jaxrl_hpc.types import Array, Env, PyTree
 
 NAME = "CahnHilliard-v0"
 
 
-class Config(Schema):
+class Config(ComponentConfig):
     """The annealing environment's settings."""
 
     name: Literal["CahnHilliard-v0"] = "CahnHilliard-v0"
@@ -27,7 +27,7 @@ class Config(Schema):
 
 def make(config: Config) -> Env:
     from jaxrl_hpc.envs.cahn_hilliard.environment import CahnHilliard
-    from jaxrl_hpc.envs.gymnax_bridge import from_gymnax
+    from jaxrl_hpc.envs.gymnax import from_gymnax
 
     env = CahnHilliard(config)
     params = env.default_params
@@ -39,4 +39,4 @@ def make(config: Config) -> Env:
 
         episode_figure(record(env, act, carry, key), label, env.target).savefig(folder / "episode.png")
 
-    return from_gymnax(env, params, config.name)._replace(picture=picture)
+    return from_gymnax(env, params, config.name).with_hooks(picture=picture)

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import environment, spaces
 
 from jaxrl_hpc.envs.cahn_hilliard import Config
 from jaxrl_hpc.envs.cahn_hilliard.solver import advance, film
 from jaxrl_hpc.envs.cahn_hilliard.structure import POINTS, structure
+from jaxrl_hpc.envs.gymnax_api import environment, spaces
 from jaxrl_hpc.types import Array
 
 COLDEST, HOTTEST, CHANGE = 0.1, 1.0, 0.1

@@ -6,14 +6,14 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxrl_hpc.envs.cahn_hilliard.policies import Episode
+from jaxrl_hpc.envs.cahn_hilliard.policies import AnnealingEpisode
 from jaxrl_hpc.envs.cahn_hilliard.structure import WAVE_NUMBERS
-from jaxrl_hpc.io.style import MATPLOTLIB
+from jaxrl_hpc.report.style import MATPLOTLIB
 
 AGENT, WANTED, INK = "#0b6e99", "#d9822b", "#5b6270"
 
 
-def episode_figure(episode: Episode, label: str, target: np.ndarray) -> Figure:
+def episode_figure(episode: AnnealingEpisode, label: str, target: np.ndarray) -> Figure:
     """One episode. label: a name for people; target: S* [200]."""
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(9.2, 5.0), layout="constrained")

@@ -53,7 +53,7 @@ def follow(env: CahnHilliard, wanted: np.ndarray, keys: Array) -> np.ndarray:
     return np.array([episode(key, jnp.asarray(wanted)) for key in keys])
 
 
-class Episode(NamedTuple):
+class AnnealingEpisode(NamedTuple):
     """An episode as it was, for pictures."""
 
     temperature: np.ndarray  # [T + 1]
@@ -63,7 +63,7 @@ class Episode(NamedTuple):
     moments: list[int]
 
 
-def record(env: CahnHilliard, act: Callable[..., Any], carry: PyTree, key: Array) -> Episode:
+def record(env: CahnHilliard, act: Callable[..., Any], carry: PyTree, key: Array) -> AnnealingEpisode:
     """One episode of act(carry, obs, key) -> (action, carry)."""
     params = env.default_params
     start_key, key = jax.random.split(key)
@@ -81,4 +81,4 @@ def record(env: CahnHilliard, act: Callable[..., Any], carry: PyTree, key: Array
         if time in moments:
             fields.append(np.asarray(state.field))
     rows = np.stack(seen)
-    return Episode(rows[:, 0], rows[:, 1:], np.array(rewards), fields, moments)
+    return AnnealingEpisode(rows[:, 0], rows[:, 1:], np.array(rewards), fields, moments)

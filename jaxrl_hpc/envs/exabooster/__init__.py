@@ -30,7 +30,7 @@ def make(config: ExaBoosterConfig) -> tuple[ExaBooster, EnvParams]:
 
 def make_env(config: ExaBoosterConfig) -> Env:
     """The environment as workflows take it."""
-    from jaxrl_hpc.envs.gymnax_bridge import from_gymnax
+    from jaxrl_hpc.envs.gymnax import from_gymnax
 
     env, params = make(config)
 
@@ -42,7 +42,7 @@ def make_env(config: ExaBoosterConfig) -> Env:
         episode = record_episode(env, params, act, key, carry)
         episode_figure(episode, label).savefig(folder / "episode.png")
 
-    return from_gymnax(env, params, config.name, INFO_KEYS, summarise)._replace(picture=picture)
+    return from_gymnax(env, params, config.name, INFO_KEYS, summarise).with_hooks(picture=picture)
 
 
 def summarise(sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

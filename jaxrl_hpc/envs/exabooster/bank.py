@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl_hpc.envs.exabooster import channels, generator
 from jaxrl_hpc.envs.exabooster.environment import Start, standard_row
 from jaxrl_hpc.envs.exabooster.generator import PLANTS, Loop, Machine, Plant
-from jaxrl_hpc.envs.exabooster.recording import LOOK_BACK, Recording, Replay, window_ends
+from jaxrl_hpc.envs.exabooster.recording import LOOK_BACK, RecordedInputs, Recording, window_ends
 from jaxrl_hpc.envs.exabooster.statistics import WARM_UP
 from jaxrl_hpc.envs.exabooster.surrogate import Surrogate
 from jaxrl_hpc.errors import UserError
@@ -103,7 +103,7 @@ def recorded(recording: Recording, stack: int, size: int, horizon: int) -> Start
         return jnp.asarray(x, jnp.float32)
 
     return Start(
-        machine=Replay(jnp.asarray(ends, jnp.int32)),
+        machine=RecordedInputs(jnp.asarray(ends, jnp.int32)),
         loop=Loop(
             error=leaf(error[ends]),
             inputs=(leaf(inputs[ends]), leaf(inputs[ends - 1]), leaf(inputs[ends - 2])),

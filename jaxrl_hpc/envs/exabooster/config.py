@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
-from jaxrl_hpc.schema import Schema, static
+from jaxrl_hpc.schema import ComponentConfig, static
 
 
-class ExaBoosterConfig(Schema):
+class ExaBoosterConfig(ComponentConfig):
     """What the environment is made of; `docs/exabooster.md` explains each choice."""
 
     name: Literal["ExaBooster-v0", "ExaBoosterContinuous-v0"] = static(

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import environment, spaces
 
 from jaxrl_hpc.envs.exabooster import channels, generator
 from jaxrl_hpc.envs.exabooster.config import ExaBoosterConfig
 from jaxrl_hpc.envs.exabooster.generator import Loop, Plant, Signals
 from jaxrl_hpc.envs.exabooster.recording import Residuals, replay
 from jaxrl_hpc.envs.exabooster.surrogate import Surrogate, respond_learned
+from jaxrl_hpc.envs.gymnax_api import environment, spaces
 from jaxrl_hpc.types import Array, PyTree
 
 _CHANNELS = len(channels.NAMES)

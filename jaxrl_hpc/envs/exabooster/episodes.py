@@ -17,7 +17,7 @@ from jaxrl_hpc.types import Array, PyTree
 Policy = Callable[[PyTree, Array, Array], tuple[Array, PyTree]]  # (carry, obs, key) -> (action, carry)
 
 
-class Episode(NamedTuple):
+class BoosterEpisode(NamedTuple):
     """Arrays [n + 1]: the common start and n ticks."""
 
     seconds: np.ndarray
@@ -34,12 +34,12 @@ class Episode(NamedTuple):
 
 def record_episode(
     env: ExaBooster, params: EnvParams, policy: Policy, key: Array, carry: PyTree = ()
-) -> Episode:
+) -> BoosterEpisode:
     """Play one episode; `carry` is what the policy starts with. Consumes key."""
     return _record(env, params, lambda carry, obs, state, key: policy(carry, obs, key), key, lambda _: carry)
 
 
-def record_rule(env: ExaBooster, params: EnvParams, rule: Rule, key: Array) -> Episode:
+def record_rule(env: ExaBooster, params: EnvParams, rule: Rule, key: Array) -> BoosterEpisode:
     """Play one episode with a reference rule, through the environment's actions. Consumes key."""
 
     def act(beta: Array, obs: Array, state: EnvState, key: Array) -> tuple[Array, Array]:
@@ -55,7 +55,7 @@ def _record(
     act: Callable[[PyTree, Array, EnvState, Array], tuple[Array, PyTree]],
     key: Array,
     first_carry: Callable[[EnvState], PyTree],
-) -> Episode:
+) -> BoosterEpisode:
     reset_key, run_key = jax.random.split(key)
 
     def values(state: EnvState) -> Array:
@@ -79,7 +79,7 @@ def _record(
     first, rows, terminated = jax.device_get(play())
     length = int(np.argmax(terminated)) + 1 if terminated.any() else len(rows)
     table = np.concatenate([first[None], rows[:length]]).astype(np.float64)
-    return Episode(
+    return BoosterEpisode(
         seconds=np.arange(length + 1) * channels.TICK_SECONDS,
         iminer=table[:, 0],
         vimin=table[:, 1] + channels.VIMIN_CENTRE,

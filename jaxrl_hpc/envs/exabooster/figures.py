@@ -19,14 +19,14 @@ from jaxrl_hpc.envs.exabooster.channels import (
     TARGETS,
     TICK_SECONDS,
 )
-from jaxrl_hpc.envs.exabooster.episodes import Episode
-from jaxrl_hpc.io.style import MATPLOTLIB
+from jaxrl_hpc.envs.exabooster.episodes import BoosterEpisode
+from jaxrl_hpc.report.style import MATPLOTLIB
 
 AGENT, REGULATOR, INK = "#0b6e99", "#d9822b", "#5b6270"
 _WORDS = {"high_pass_std": "1 s high-pass std", "minute_std": "1 min mean std", "median_step": "median |Δ|"}
 
 
-def episode_figure(episode: Episode, agent: str) -> Figure:
+def episode_figure(episode: BoosterEpisode, agent: str) -> Figure:
     """IMINER and VIMIN over time, the regulator's behind the agent's. agent: a name for people."""
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(9.2, 5.2), layout="constrained")
@@ -60,7 +60,7 @@ def episode_figure(episode: Episode, agent: str) -> Figure:
     return figure
 
 
-def _error_panel(panel: Axes, episode: Episode, ours: str, theirs: str) -> None:
+def _error_panel(panel: Axes, episode: BoosterEpisode, ours: str, theirs: str) -> None:
     seconds = episode.seconds
     panel.axhline(0, color=INK, linewidth=0.7)
     panel.fill_between(seconds, 0, episode.regulator_iminer, color=REGULATOR, alpha=0.16, linewidth=0)

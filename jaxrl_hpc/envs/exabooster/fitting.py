@@ -94,8 +94,9 @@ def train(
     """A fitted surrogate and how the fit went. Consumes key."""
     init_key, crop_key = jax.random.split(key)
     network = surrogate.initial(init_key, settings.width, settings.layers)
+    warmup = settings.updates // 20 + 1
     schedule = optax.warmup_cosine_decay_schedule(
-        0.0, settings.learning_rate, settings.updates // 20 + 1, settings.updates
+        0.0, settings.learning_rate, warmup, max(settings.updates, warmup + 1)
     )
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
     rows = jnp.asarray(data.train)

@@ -64,7 +64,7 @@ EXARL_SCALING = Scaling(MINIMUM, MAXIMUM)
 
 
 @struct.dataclass
-class Replay:
+class RecordedInputs:
     """The place of an episode in a recording."""
 
     row: Array  # [] int32
@@ -207,11 +207,11 @@ def residuals(recording: Recording, plant: Plant) -> Residuals:
     )
 
 
-def replay(place: Replay, data: Residuals) -> tuple[Replay, Signals, Array, Array]:
+def replay(place: RecordedInputs, data: Residuals) -> tuple[RecordedInputs, Signals, Array, Array]:
     """One recorded tick: the next place, its signals, the set point that v refers to, and the v that the
     recorded regulator sent. The change of the set point is part of the residual."""
     following = place.row + 1
     zero = jnp.zeros(())
     linac, current, mdat40 = (data.rows[following, i] for i in range(3))
     signals = Signals(data.residual[place.row], zero, zero, linac, current, mdat40)
-    return Replay(following), signals, data.set_point[following], data.inputs[following]
+    return RecordedInputs(following), signals, data.set_point[following], data.inputs[following]

@@ -19,6 +19,7 @@ import numpy as np
 from flax import linen as nn
 from flax import serialization, struct
 
+from jaxrl_hpc.checkpoint.blocks import write_atomically
 from jaxrl_hpc.envs.exabooster.channels import SCALE
 from jaxrl_hpc.envs.exabooster.generator import Loop, Signals, measured
 from jaxrl_hpc.errors import UserError
@@ -26,6 +27,7 @@ from jaxrl_hpc.types import Array, PyTree
 
 OUTPUTS = 3  # VIMIN, IMINER, LINFRQ
 INPUTS = 5
+MAX_SIZE = 16_384  # units of a layer, and layers
 
 
 class Network(nn.Module):
@@ -99,11 +101,11 @@ def save(path: Path | str, surrogate: Surrogate, report: dict) -> None:
     """One file: a line of JSON (sizes, how it was fitted, gate results), then the weights in msgpack."""
     header = {"width": surrogate.width, "layers": surrogate.layers, "report": report}
     weights = serialization.to_bytes({"variables": surrogate.variables, "noise": surrogate.noise})
-    Path(path).write_bytes(json.dumps(header).encode() + b"\n" + weights)
+    write_atomically(Path(path), json.dumps(header).encode() + b"\n" + weights)
 
 
 def load(path: Path | str) -> tuple[Surrogate, dict]:
-    """What `save` wrote."""
+    """What `save` wrote. UserError, and nothing else, if the file is missing, damaged or foreign."""
     if not Path(path).is_file():
         raise UserError(
             f"surrogate {path}: no such file; make one with `jaxrl-hpc surrogate fit --out {path}`"
@@ -111,11 +113,19 @@ def load(path: Path | str) -> tuple[Surrogate, dict]:
     try:
         header_bytes, weights = Path(path).read_bytes().split(b"\n", 1)
         header = json.loads(header_bytes)
-        blank = initial(jax.random.key(0), header["width"], header["layers"])
-        filled = serialization.from_bytes({"variables": blank.variables, "noise": blank.noise}, weights)
-    except (ValueError, KeyError) as error:
-        raise UserError(f"surrogate {path}: not a file of `jaxrl-hpc surrogate fit`") from error
-    filled = jax.tree.map(jnp.asarray, filled)
-    return Surrogate(filled["variables"], filled["noise"], header["width"], header["layers"]), header[
-        "report"
-    ]
+        width, layers, report = header["width"], header["layers"], header["report"]
+        sizes_fit = all(type(size) is int and 1 <= size <= MAX_SIZE for size in (width, layers))
+        if not sizes_fit or not isinstance(report, dict):
+            raise ValueError(f"width {width!r}, layers {layers!r}")
+        blank = jax.eval_shape(lambda: initial(jax.random.key(0), width, layers))
+        expected = {"variables": blank.variables, "noise": blank.noise}
+        filled = serialization.from_bytes(expected, weights)
+        shapes = jax.tree.map(lambda leaf, want: np.shape(leaf) == want.shape, filled, expected)
+        if not jax.tree.all(shapes):
+            raise ValueError("weights of other shapes")
+        filled = jax.tree.map(lambda leaf, want: jnp.asarray(leaf, want.dtype), filled, expected)
+    except OSError:
+        raise
+    except Exception as error:  # msgpack, Flax and JSON each have their own
+        raise UserError(f"surrogate {path}: damaged, or not a file of `jaxrl-hpc surrogate fit`") from error
+    return Surrogate(filled["variables"], filled["noise"], width, layers), report

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_hpc.ops.foreign import register
-from jaxrl_hpc.replay.sum_tree import Layout
+from jaxrl_hpc.ops.ffi import register
+from jaxrl_hpc.replay.sum_tree import TreeLayout
 from jaxrl_hpc.types import Array
 
 LIBRARY = Path(__file__).with_name("libsum_tree.so")
@@ -36,41 +37,41 @@ def _target(name: str) -> str:
     return f"jaxrl_hpc_sum_tree_{name}"
 
 
-def _attributes(shape: Layout, simd: bool) -> dict:
+def _attributes(shape: TreeLayout, simd: bool) -> dict[str, Any]:
     return {"capacity": np.int64(shape.capacity), "fanout": np.int64(shape.fanout), "simd": simd}
 
 
-def find(shape: Layout, tree: Array, words: Array, *, simd: bool = True) -> tuple[Array, Array]:
+def find(shape: TreeLayout, tree: Array, words: Array, *, simd: bool = True) -> tuple[Array, Array]:
     """As `sum_tree.find`."""
     return _draw("find", words.shape[0])(tree, words, **_attributes(shape, simd))
 
 
 def sample(
-    shape: Layout, tree: Array, words: Array, number: int, stratified: bool, *, simd: bool = True
+    shape: TreeLayout, tree: Array, words: Array, number: int, stratified: bool, *, simd: bool = True
 ) -> tuple[Array, Array]:
     """As `sum_tree.sample`."""
     return _draw("sample", number)(tree, words, stratified=stratified, **_attributes(shape, simd))
 
 
 def update(
-    shape: Layout, tree: Array, index: Array, priority: Array, revive: bool = False, *, simd: bool = True
+    shape: TreeLayout, tree: Array, index: Array, priority: Array, revive: bool = False, *, simd: bool = True
 ) -> Array:
     """As `sum_tree.update`, for priorities that are clipped already."""
     call = _in_place("update", tree)
     return call(tree, index, priority, revive=revive, **_attributes(shape, simd))
 
 
-def assign(shape: Layout, tree: Array, start: Array, priority: Array, *, simd: bool = True) -> Array:
+def assign(shape: TreeLayout, tree: Array, start: Array, priority: Array, *, simd: bool = True) -> Array:
     """As `sum_tree.assign`, for priorities that are zero or clipped already."""
     return _in_place("assign", tree)(tree, start, priority, **_attributes(shape, simd))
 
 
-def _draw(name: str, number: int):
+def _draw(name: str, number: int) -> Any:
     results = (jax.ShapeDtypeStruct((number,), jnp.int32), jax.ShapeDtypeStruct((number,), jnp.float32))
     return jax.ffi.ffi_call(_target(name), results, vmap_method="broadcast_all")
 
 
-def _in_place(name: str, tree: Array):
+def _in_place(name: str, tree: Array) -> Any:
     return jax.ffi.ffi_call(
         _target(name),
         jax.ShapeDtypeStruct(tree.shape, tree.dtype),

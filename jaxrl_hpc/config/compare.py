@@ -1,0 +1,43 @@
+"""Whether a run may be continued with a config: what differs from the one it was started with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_hpc.config.files import Config, from_dict
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import changeable_names
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """Dotted names of values that differ, with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted({*old, *new})
+        inner = [differences(old.get(k), new.get(k), f"{path}.{k}" if path else k) for k in keys]
+        return [line for lines in inner for line in lines]
+    return [] if old == new else [f"{path} was {old!r} and is {new!r}"]
+
+
+def changeable(config: Config) -> set[str]:
+    """Dotted names of the settings that may differ between a run and its continuation."""
+    sections = {"agent": config.agent, "env": config.env, "workflow": config.workflow, "run": config.run}
+    return {f"{name}.{field}" for name, part in sections.items() for field in changeable_names(part)}
+
+
+def completed(saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved config with today's defaults for fields that were not there yet when it was saved."""
+    try:
+        return from_dict(saved).to_dict()
+    except UserError:  # it has what is no longer there: told as a difference
+        return saved
+
+
+def check_same_config(config: Config, saved: dict[str, Any]) -> None:
+    """Refuse to continue a run whose result the changes would alter."""
+    free = changeable(config)
+    changed = [d for d in differences(completed(saved), config.to_dict()) if d.split(" ")[0] not in free]
+    if changed:
+        raise UserError(
+            f"--resume continues a run exactly, but its config has changed: {'; '.join(changed)}. "
+            "Undo that, or start a new run with another --run-dir"
+        )

@@ -1,0 +1,255 @@
+"""Configs: YAML files with dotted overrides, validated into frozen objects.
+
+A config has five sections: agent, env, replay, workflow and run. The `name` in a section picks the
+component, and the component's own Config class says what else may stand there. Only agent and env are
+needed: what is left open is filled in by what suits the agent, and saved with the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from jaxrl_hpc.config.registry import SECTIONS, find, nearest
+from jaxrl_hpc.config.run import RunConfig
+from jaxrl_hpc.envs import user_env
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.read_files import parse_yaml, read_yaml
+from jaxrl_hpc.replay.sizes import ReplayConfig
+from jaxrl_hpc.schema import AgentConfig, ComponentConfig, Schema
+from jaxrl_hpc.user_code import NAME
+from jaxrl_hpc.workflows.base import WorkflowConfig
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# the working directory first; a wheel carries the shipped ones, in a checkout they lie beside the package
+CONFIG_DIRS = (Path("configs"), PACKAGE / "configs", PACKAGE.parent / "configs")
+
+
+class Config(Schema):
+    """A whole run. Sections hold the Config of the component they name."""
+
+    agent: AgentConfig
+    env: ComponentConfig
+    replay: ReplayConfig | None = None
+    workflow: WorkflowConfig
+    run: RunConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, every default filled in: what is saved with a run."""
+        sections = ("agent", "env", "replay", "workflow", "run")
+        present = {name: getattr(self, name) for name in sections}
+        return {k: v.model_dump(mode="json") for k, v in present.items() if v is not None}
+
+
+def find_file(name: str | Path) -> Path:
+    """A config by path, or by name in configs/ (with or without .yaml)."""
+    candidates = [Path(name)]
+    for folder in CONFIG_DIRS:
+        candidates += [folder / str(name), folder / f"{name}.yaml"]
+    for path in candidates:
+        if path.is_file():
+            return path
+    known = sorted({p.stem for folder in CONFIG_DIRS if folder.is_dir() for p in folder.glob("*.yaml")})
+    raise UserError(f"there is no config file {str(name)!r}{nearest(Path(name).stem, known)}")
+
+
+def apply_override(data: dict[str, Any], text: str) -> None:
+    """Put `a.b=value` into nested data, in place."""
+    path, equals, value = text.partition("=")
+    if not equals or not all(path.strip().split(".")):
+        raise UserError(f"override {text!r} is not of the form section.key=value, such as agent.gamma=0.98")
+    put(data, path.strip(), parse_yaml(value, f"override {path}"))
+
+
+def put(data: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value of a dotted name in nested data, in place."""
+    parts = path.split(".")
+    if parts[0] not in (*SECTIONS, "run"):
+        raise UserError(f"{path}: there is no section {parts[0]!r}{nearest(parts[0], [*SECTIONS, 'run'])}")
+    if len(parts) == 1:
+        raise UserError(f"{path!r} is a whole section; name a key in it, such as {path}.name=…")
+    node = data
+    for part in parts[:-1]:
+        inner = node.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"{path}: {part!r} holds a value, not keys")
+        node = inner
+    node[parts[-1]] = value
+
+
+def _describe(error: Any, section: str, cls: type[Schema]) -> str:
+    """One pydantic error as a sentence that names the field, its value and what is allowed."""
+    path = ".".join(filter(None, [section, *(str(p) for p in error["loc"])]))
+    if error["type"] == "extra_forbidden":
+        owner = cls
+        for part in error["loc"][:-1]:
+            if str(part) in owner.model_fields:  # else a key of a mapping, whose values `owner` is already
+                owner = _schema_in(owner.model_fields[str(part)].annotation) or owner
+        return f"{path}: unknown key{nearest(str(error['loc'][-1]), list(owner.model_fields))}"
+    value = error.get("input")
+    message = error["msg"]
+    message = message.removeprefix("Value error, ").replace("Input should be", "should be")
+    # what is wrong with keys together needs no copy of all of them
+    shown = "" if isinstance(value, Mapping) else f" (it is {_shown(value)})"
+    return f"{path + ': ' if path else ''}{message[0].lower()}{message[1:]}{shown}"
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write out huge integers
+        return f"a number of {value.bit_length()} bits"
+    return text if len(text) <= 120 else f"{text[:100]}… of {len(text)} characters"
+
+
+def _schema_in(annotation: Any) -> type[Schema] | None:
+    """The config class in a field's type: itself, one of a union, or the values of a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, Schema):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _schema_in(part))), None)
+
+
+def validate(section: str, cls: type[Schema], data: Any, problems: list[str]) -> Any:
+    """Plain data as a config class, or None and a sentence per problem; `section` "" is the top."""
+    if not isinstance(data, Mapping):
+        problems.append(f"{section}: should hold keys, such as name (it is {_shown(data)})")
+        return None
+    try:
+        # JSON mode: strict about types, but lists may become tuples
+        return cls.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        inner = {e["loc"][:length] for e in found for length in range(1, len(e["loc"]))}
+        # a list of wrong values is also told to be too short
+        problems.extend(_describe(e, section, cls) for e in found if e["loc"] not in inner)
+    except (TypeError, ValueError, RecursionError) as error:  # what JSON cannot hold: dates, circles
+        problems.append(f"{section}: {error}")
+    return None
+
+
+def from_dict(data: Mapping[str, Any]) -> Config:
+    """Validate plain data into a Config; every problem is reported, one sentence each."""
+    if not isinstance(data, Mapping):
+        raise UserError("a config needs the sections agent, env, workflow and run")
+    problems: list[str] = []
+    for key in data:
+        if key not in (*SECTIONS, "run"):
+            problems.append(f"{key}: there is no such section{nearest(str(key), [*SECTIONS, 'run'])}")
+    parts: dict[str, Any] = {}
+    for section in SECTIONS:
+        content = data.get(section)
+        if content is None:
+            if section == "workflow":
+                content = {"name": "fused"}
+            elif section == "replay":
+                continue
+            else:
+                problems.append(f"{section}: this section is missing; it needs at least a name")
+                continue
+        if not isinstance(content, Mapping):
+            problems.append(f"{section}: should hold keys, such as name (it is {_shown(content)})")
+            continue
+        if "name" not in content:
+            problems.append(f"{section}.name: is missing; known are {', '.join(SECTIONS[section])}")
+            continue
+        try:
+            component = find(section, str(content["name"]))
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        parts[section] = validate(section, component.config, content, problems)
+    run = data.get("run")
+    parts["run"] = validate("run", RunConfig, {} if run is None else run, problems)
+    if problems:
+        raise UserError("\n".join(problems))
+    return Config.model_construct(**completed(parts))
+
+
+def completed(parts: dict[str, Any]) -> dict[str, Any]:
+    """Sections with what suits the agent where the config leaves it open: the replay, steps of an unroll."""
+    agent, flow = parts["agent"], parts["workflow"]
+    if agent.suitable_replay and parts.get("replay") is None:
+        parts = parts | {"replay": find("replay", agent.suitable_replay).config()}
+    if flow.unroll_length == 0:
+        steps = agent.suitable_unroll or flow.replay_unroll
+        if flow.cuts_windows:
+            steps = max(steps, agent.window)
+        parts = parts | {"workflow": flow.model_copy(update={"unroll_length": steps})}
+    return parts
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """A config file with `section.key=value` overrides, validated."""
+    source = find_file(path)
+    data = read_yaml(source)
+    data = {} if data is None else data
+    if not isinstance(data, dict):
+        raise UserError(f"{source}: a config holds sections (agent, env, …), not {type(data).__name__}")
+    for text in overrides:
+        apply_override(data, text)
+    if data.get("run") is None:
+        data["run"] = {}
+    if isinstance(data["run"], dict):
+        data["run"].setdefault("name", source.stem)
+    with mistakes_located(source, overrides):
+        return from_dict(data)
+
+
+@contextlib.contextmanager
+def mistakes_located(source: Path, overrides: Sequence[str] = ()) -> Iterator[None]:
+    """Every line of a UserError names the file, or the override that brought the value."""
+    try:
+        yield
+    except UserError as error:
+        given = [text.partition("=")[0].strip() for text in overrides]
+
+        def located(line: str) -> str:
+            field = line.partition(":")[0]
+            brought = any(field == name or field.startswith(f"{name}.") for name in given)
+            return f"override {line}" if brought else line if str(source) in line else f"{source}: {line}"
+
+        raise UserError("\n".join(located(line) for line in str(error).splitlines())) from None
+
+
+def _definition(cls: type[Schema], definitions: dict[str, Any]) -> dict[str, str]:
+    """Puts a config class among the definitions; a reference to it."""
+    title = f"{cls.__module__}.{cls.__name__}"
+    definitions[title] = cls.model_json_schema(ref_template="#/$defs/{model}")
+    definitions.update(definitions[title].pop("$defs", {}))
+    return {"$ref": f"#/$defs/{title}"}
+
+
+def json_schema() -> dict[str, Any]:
+    """A JSON schema of all configs, for editors."""
+    definitions: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    for section, components in SECTIONS.items():
+        choices: list[dict[str, Any]] = []
+        for cls in {component.config for component in components.values()}:
+            choices.append(_definition(cls, definitions))
+        choices.sort(key=lambda c: str(c["$ref"]))
+        own = {"type": "string", "pattern": NAME}  # code of the user's own
+        known: dict[str, Any] = {"anyOf": [{"enum": sorted(components)}, own]}
+        if section == "env":
+            choices.append(_definition(user_env.Config, definitions))
+        else:
+            choices.append({"properties": {"name": own}, "required": ["name"]})
+        names = {"properties": {"name": known}, "required": ["name"]}
+        properties[section] = {"allOf": [names, {"anyOf": choices}]}
+    definitions["RunConfig"] = RunConfig.model_json_schema()
+    properties["run"] = {"$ref": "#/$defs/RunConfig"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "jaxrl_hpc config",
+        "type": "object",
+        "properties": properties,
+        "required": ["agent", "env"],
+        "additionalProperties": False,
+        "$defs": dict(sorted(definitions.items())),
+    }

@@ -1,0 +1,96 @@
+"""LunarLander and Atari games by envpool: the real simulators, inside the compiled program."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from jaxrl_hpc.envs import render
+from jaxrl_hpc.envs.external.bridge import env_of
+from jaxrl_hpc.envs.external.envpool_simulator import Pool, PoolTask
+from jaxrl_hpc.envs.external.envpool_xla import PoolHost, env_of_pool
+from jaxrl_hpc.envs.external.host import Host
+from jaxrl_hpc.envs.external.simulator import ExternalConfig
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import Env, EnvSpec
+
+Lander = Literal["LunarLander-v3", "LunarLanderContinuous-v3"]
+Game = Literal["BeamRider-Atari", "Breakout-Atari", "Qbert-Atari", "SpaceInvaders-Atari"]
+LANDERS: tuple[str, ...] = Lander.__args__  # type: ignore[attr-defined]
+GAMES: tuple[str, ...] = Game.__args__  # type: ignore[attr-defined]
+ACTIONS = {"BeamRider-Atari": 9, "Breakout-Atari": 4, "Qbert-Atari": 6, "SpaceInvaders-Atari": 6}
+
+
+class PoolConfig(ExternalConfig):
+    """What environments of envpool have in common."""
+
+    interface: Literal["xla", "callback"] = static(
+        "xla", "steps in training: by envpool's foreign function calls, or by Python callbacks"
+    )
+
+
+class LanderConfig(PoolConfig):
+    """Landing softly between two flags."""
+
+    name: Lander = "LunarLander-v3"
+    max_episode_steps: int = static(1_000, "time limit", ge=1)
+
+
+class AtariConfig(PoolConfig):
+    """An Atari game with the preprocessing of Mnih et al. (2015): four frames of 84 x 84 greys."""
+
+    name: Game = "Breakout-Atari"
+    frame_skip: int = static(4, "frames that an action is held; the last two are joined by maximum", ge=1)
+    frame_stack: int = static(4, "grey frames of 84 x 84 that make an observation", ge=1)
+    life_loss: bool = static(True, "a lost life ends the episode for the learner; scores are of whole games")
+    clip_reward: bool = static(True, "the learner sees the sign of rewards; scores are raw")
+    no_op_starts: int = static(30, "most steps without action before a game", ge=1)
+    fire_start: bool = static(True, "press fire after a reset, in games that wait for it")
+    sticky_actions: float = static(
+        0.0, "probability that an action is repeated; Machado et al. (2018) ask for 0.25", ge=0, lt=1
+    )
+    max_episode_steps: int = static(27_000, "time limit of a game, in actions", ge=1)
+
+
+def _assembled(config: PoolConfig, spec: EnvSpec, learning: PoolTask, scoring: PoolTask) -> Env:
+    spec = spec._replace(info_keys=("dropped",))
+    if config.interface == "xla":
+        training = env_of_pool(PoolHost(learning, spec, config))
+    else:
+        training = env_of(Host(spec, lambda copies: Pool(learning, spec, copies), config))
+    evaluating = env_of(Host(spec, lambda copies: Pool(scoring, spec, copies), config, keep=1))
+    draw = render.find(spec.name)
+    return training.with_hooks(draw=draw, for_evaluation=evaluating.with_hooks(draw=draw))
+
+
+def make_lander(config: LanderConfig) -> Env:
+    limit, observation = config.max_episode_steps, ((8,), np.dtype(np.float32))
+    if config.name == "LunarLander-v3":
+        spec = EnvSpec(config.name, *observation, 4, (), None, None, limit)
+    else:
+        bound = np.ones(2, np.float32)
+        spec = EnvSpec(config.name, *observation, None, (2,), -bound, bound, limit)
+    task = PoolTask(config.name, {"max_episode_steps": limit})
+    return _assembled(config, spec, task, task)
+
+
+def make_atari(config: AtariConfig) -> Env:
+    shape = (84, 84, config.frame_stack)
+    limit = config.max_episode_steps
+    spec = EnvSpec(config.name, shape, np.dtype(np.uint8), ACTIONS[config.name], (), None, None, limit)
+    settings = {
+        "frame_skip": config.frame_skip,
+        "stack_num": config.frame_stack,
+        "noop_max": config.no_op_starts,
+        "use_fire_reset": config.fire_start,
+        "repeat_action_probability": config.sticky_actions,
+        "max_episode_steps": limit,
+        "episodic_life": config.life_loss,
+        "reward_clip": config.clip_reward,
+    }
+    name = config.name.replace("-Atari", "-v5")
+    learning = PoolTask(name, settings, channels_last=True)
+    # lives still end in a reset, which presses fire: a greedy policy may never have learned to
+    scoring = PoolTask(name, {**settings, "reward_clip": False}, channels_last=True, whole_games=True)
+    return _assembled(config, spec, learning, scoring)

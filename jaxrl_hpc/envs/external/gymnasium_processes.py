@@ -1,0 +1,118 @@
+"""Gymnasium environments in processes of their own, stepped at the same time.
+
+Gymnasium's AsyncVectorEnv does the work. What it does not do is to say which copy failed, was killed or
+hangs, and to come back from that: copies are made anew together, after their processes have been ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import multiprocessing.connection
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from jaxrl_hpc.envs.external.gymnasium_vector import Vector
+from jaxrl_hpc.envs.external.simulator import FAULTS, StepOutcome, Wrong, describe_exception
+from jaxrl_hpc.types import EnvSpec
+
+
+class CopyFailed(Exception):
+    """(copy, text), out of a process. Gymnasium raises it again with this one as its only argument."""
+
+
+class Named(gymnasium.Wrapper):
+    """Its exceptions say which copy it is, and where they come from: tracebacks stay in the process."""
+
+    def __init__(self, env: gymnasium.Env, copy: int) -> None:
+        super().__init__(env)
+        self.copy = copy
+
+    def reset(self, **arguments: Any) -> Any:
+        return self._try(functools.partial(self.env.reset, **arguments))
+
+    def step(self, action: Any) -> Any:
+        return self._try(functools.partial(self.env.step, action))
+
+    def _try(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except FAULTS as error:
+            raise CopyFailed(self.copy, describe_exception(error)) from None
+
+
+def _named(make: Callable[[], Any], copy: int) -> Named:
+    return Named(make(), copy)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without Gymnasium's own words on a failed copy, a traceback among them: ours follow."""
+    level = gymnasium.logger.min_level
+    gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
+    try:
+        yield
+    finally:
+        gymnasium.logger.min_level = level
+
+
+class Processes(Vector):
+    """A `Simulator` with a process for each copy."""
+
+    def __init__(self, make: Callable[[], Any], spec: EnvSpec, copies: int) -> None:
+        # imported once, in the process that all others are forked from
+        multiprocessing.set_forkserver_preload(["__main__", __name__])
+        env = gymnasium.vector.AsyncVectorEnv(
+            [functools.partial(_named, make, copy) for copy in range(copies)],
+            context="forkserver",  # a fork of this process, with XLA's threads in it, might hang
+            autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+        )
+        super().__init__(env, spec)
+
+    def reset(self, seeds: np.ndarray) -> np.ndarray:
+        with self._blaming():
+            return super().reset(seeds)
+
+    def step(self, action: np.ndarray) -> StepOutcome:
+        with self._blaming():
+            return super().step(action)
+
+    def _advance(self, actions: Any) -> Any:
+        self.env.step_async(actions)
+        for copy, pipe in enumerate(self.env.parent_pipes):
+            self.busy = copy
+            pipe.poll(None)
+        self.busy = None
+        return self.env.step_wait()
+
+    @contextlib.contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Leaves the number of the copy at fault in `busy`."""
+        self.busy = None
+        try:
+            with quiet():
+                yield
+        except CopyFailed as error:
+            self.busy, text = error.args[0].args
+            raise Wrong(text) from None
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            multiprocessing.connection.wait([p.sentinel for p in self.env.processes], timeout=1.0)
+            ended = {i: p.exitcode for i, p in enumerate(self.env.processes) if p.exitcode is not None}
+            self.busy, code = next(iter(ended.items()), (self.busy, "unknown"))
+            raise Wrong(f"lost its process (exit code {code})") from None
+
+    def kill(self) -> None:
+        """Ends the processes, whatever they do; from any thread."""
+        for process in self.env.processes:
+            process.kill()
+            process.join(1.0)
+        self.env.closed = True
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception), quiet():
+            self.env.close()  # lets environments close themselves, as far as they still answer
+        self.kill()

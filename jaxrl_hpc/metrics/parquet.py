@@ -1,0 +1,249 @@
+"""Metrics of a run as Parquet: one row per log point and seed.
+
+    writer = MetricsWriter(run_dir)
+    writer.append([{"iteration": 8, "env_steps": 512, "updates": 64, "seed": 0, "kind": "train",
+                    "wall_seconds": 1.5, "loss": 0.2}, …])
+    checkpointer.save(step, state, {"metrics": writer.commit()})
+    …
+    writer = MetricsWriter(run_dir); writer.restore(host["metrics"])       # after a kill
+    read_metrics(run_dir)                                                  # pyarrow.Table, also meanwhile
+
+Rows are numbered from the start of the run and a part's name tells which it holds:
+`metrics/part-<first>-<end>.parquet`. A checkpoint remembers how many rows there were; going back to
+it drops the rows after that, so a killed and resumed run has each row once. Small neighbouring parts
+are merged: the merged part is written before the old ones are deleted, and readers take the longest
+part at each row. Columns may appear at any time; where a row lacks one it is null.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jaxrl_hpc.checkpoint.blocks import write_atomically
+from jaxrl_hpc.errors import UserError
+
+Row = Mapping[str, Any]
+
+CORE_SCHEMA = pa.schema(
+    [
+        ("iteration", pa.int64()),  # of the workflow
+        ("env_steps", pa.int64()),  # of this seed, warm-up included
+        ("updates", pa.int64()),  # of this seed
+        ("seed", pa.int64()),
+        ("kind", pa.string()),  # "train" or "eval"
+        ("wall_seconds", pa.float64()),  # training time so far, over all resumes
+    ]
+)
+CLOCK_COLUMNS = (
+    "wall_seconds", "env_steps_per_second", "updates_per_second", "compile_seconds",
+    "learner_idle", "actor_idle", "queue_depth", "inference_share",
+)  # fmt: skip
+CLOCK_PREFIX = "time/"  # phase timers; with CLOCK_COLUMNS all that may differ between exact repeats
+
+MAX_PARTS = 16
+PART = re.compile(r"part-(\d+)-(\d+)\.parquet(\.\d+\.tmp)?")  # the end: of a write that was cut off
+
+
+class Writer(Protocol):
+    """Where metrics go. Each call of append holds all seeds of one log point, or several points."""
+
+    def append(self, rows: Sequence[Row]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MissingRows(UserError):
+    """A part is gone."""
+
+
+class Part(NamedTuple):
+    first: int  # number of its first row
+    end: int  # number after its last row
+    path: Path
+
+
+class MetricsWriter:
+    """The Parquet writer of a run: the record that everything else is made from."""
+
+    def __init__(self, run_dir: str | Path) -> None:
+        self.directory = Path(run_dir) / "metrics"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._pending: list[dict[str, Any]] = []
+        self._parts = _chain(self.directory)
+
+    @property
+    def rows(self) -> int:
+        """Rows on disk."""
+        return self._parts[-1].end if self._parts else 0
+
+    def append(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            missing = [name for name in CORE_SCHEMA.names if name not in row]
+            if missing:
+                raise ValueError(f"a metrics row lacks {', '.join(missing)}")
+            self._pending.append({name: _plain(value) for name, value in row.items()})
+
+    def flush(self) -> None:
+        """Put the rows so far on disk, where readers see them."""
+        if not self._pending:
+            return
+        self._parts.append(_write(self.directory, self.rows, _to_table(self._pending)))
+        self._pending = []
+        while len(self._parts) > MAX_PARTS:
+            self._merge_smallest()
+
+    def commit(self) -> dict[str, int]:
+        """Flush; returns what restore() needs, to be kept with a checkpoint."""
+        self.flush()
+        return {"rows": self.rows}
+
+    def restore(self, committed: Mapping[str, int] | None) -> None:
+        """Go back to a commit (None: to the beginning): rows after it are dropped."""
+        wanted = committed["rows"] if committed else 0
+        if wanted > self.rows:
+            raise UserError(
+                f"{self.directory} has {self.rows} rows, but the checkpoint was made with {wanted}"
+            )
+        self._pending = []
+        kept = [part for part in self._parts if part.end <= wanted]
+        cut = [part for part in self._parts if part.first < wanted < part.end]
+        for part in cut:
+            kept.append(_write(self.directory, part.first, _read(part).slice(0, wanted - part.first)))
+        self._parts = kept
+        keep = {part.path.name for part in kept}
+        for path in list(self.directory.iterdir()):  # also what a crash left half written
+            if PART.fullmatch(path.name) and path.name not in keep:
+                path.unlink()
+
+    def close(self) -> None:
+        self.flush()
+
+    def _merge_smallest(self) -> None:
+        """Replace the two neighbours with the fewest rows by one: a row is rewritten O(log rows) times."""
+        sizes = [b.end - a.first for a, b in zip(self._parts, self._parts[1:], strict=False)]
+        index = int(np.argmin(sizes))
+        pair = self._parts[index : index + 2]
+        merged = _write(self.directory, pair[0].first, _concat([_read(part) for part in pair]))
+        self._parts[index : index + 2] = [merged]
+        for part in pair:
+            part.path.unlink()
+
+
+class NoMetrics:
+    """For ranks that leave writing to rank 0."""
+
+    def append(self, rows: Sequence[Row]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def commit(self) -> dict[str, int]:
+        return {}
+
+    def restore(self, committed: Mapping[str, int] | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def warm_up() -> None:
+    """Let pyarrow import pandas, which it does with its first array and takes seconds for."""
+    pa.array([0.0])
+
+
+def read_metrics(run_dir: str | Path) -> pa.Table:
+    """All rows of a run, in order; also while it is being written."""
+    directory = Path(run_dir) / "metrics"
+    if not directory.is_dir():
+        raise UserError(f"{run_dir} has no metrics: it is not the directory of a run")
+    for attempt in itertools.count():
+        try:
+            parts = _chain(directory)
+            contents = [part.path.read_bytes() for part in parts]
+            break
+        except (FileNotFoundError, MissingRows):  # parts may be merged while we look
+            if attempt == 50:
+                raise
+            time.sleep(0.02)
+    return _concat([CORE_SCHEMA.empty_table(), *map(_parse, parts, contents)])
+
+
+def without_clock(table: pa.Table) -> pa.Table:
+    """The columns that exact repeats of a run share bit for bit."""
+    names = [n for n in table.column_names if n not in CLOCK_COLUMNS and not n.startswith(CLOCK_PREFIX)]
+    return table.select(names)
+
+
+def _chain(directory: Path) -> list[Part]:
+    """The parts that together hold all rows: at each row the longest part that begins there."""
+    longest: dict[int, Part] = {}
+    for path in directory.glob("part-*.parquet"):
+        match = PART.fullmatch(path.name)
+        if match and not match[3] and int(match[1]) < int(match[2]):
+            part = Part(int(match[1]), int(match[2]), path)
+            if part.first not in longest or part.end > longest[part.first].end:
+                longest[part.first] = part
+    parts: list[Part] = []
+    position = 0
+    while position in longest:
+        parts.append(longest[position])
+        position = parts[-1].end
+    beyond = [part.path.name for part in longest.values() if part.first > position]
+    if beyond:
+        raise MissingRows(f"{directory}: the rows from {position} to those of {min(beyond)} are missing")
+    return parts
+
+
+def _write(directory: Path, first: int, table: pa.Table) -> Part:
+    end = first + table.num_rows
+    path = directory / f"part-{first:010d}-{end:010d}.parquet"
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_atomically(path, sink.getvalue().to_pybytes())
+    return Part(first, end, path)
+
+
+def _read(part: Part) -> pa.Table:
+    return _parse(part, part.path.read_bytes())
+
+
+def _parse(part: Part, content: bytes) -> pa.Table:
+    try:
+        return pq.read_table(pa.BufferReader(content))
+    except (pa.ArrowException, OSError) as error:  # OSError: what pyarrow raises for a broken footer
+        raise UserError(f"{part.path} is damaged: {error}") from error
+
+
+def _concat(tables: Sequence[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+
+
+def _to_table(rows: list[dict[str, Any]]) -> pa.Table:
+    names = list(CORE_SCHEMA.names) + [name for row in rows for name in row if name not in CORE_SCHEMA.names]
+    columns = {}
+    for name in dict.fromkeys(names):
+        kind = CORE_SCHEMA.field(name).type if name in CORE_SCHEMA.names else None
+        values = [row.get(name) for row in rows]
+        if kind is None and any(isinstance(value, float) for value in values):
+            kind = pa.float64()
+        columns[name] = pa.array(values, kind)
+    return pa.table(columns)
+
+
+def _plain(value: Any) -> Any:
+    """A Python scalar; arrays with one element count as scalars."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    array = np.asarray(value)
+    if array.size != 1:
+        raise ValueError(f"a metric must be a scalar, got shape {array.shape}")
+    return array.item()

@@ -1,0 +1,90 @@
+"""From a config to the parts of a run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jaxrl_hpc.comm.ranks import world
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.config.registry import find
+from jaxrl_hpc.envs import delayed
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import ComponentConfig, per_shard, traced_values
+from jaxrl_hpc.types import Agent, Env, Replay, Windows, Workflow
+
+Hypers = dict[str, dict[str, float]]  # section -> traced hyperparameter -> value
+
+
+class Parts(NamedTuple):
+    """What a run is made of."""
+
+    env: Env
+    agent: Agent
+    replay: Replay | None
+    workflow: Workflow
+
+
+def _make(section: str, config: ComponentConfig, *args: Any, **kwargs: Any) -> Any:
+    return find(section, config.name).make(config, *args, **kwargs)
+
+
+def build(config: Config) -> Parts:
+    """Make every component, and check that they fit each other."""
+    flow, name = config.workflow, config.agent.name
+    resources = flow.resources()
+    shards = resources.shards
+    check_schedules(config)
+    env: Env = _make("env", config.env)
+    if config.run.step_seconds:
+        if resources.mpi_in_programs and world().size > 1:
+            raise UserError(
+                "run.step_seconds: a program with MPI inside cannot call the host to sleep; use one rank, "
+                "or a workflow with actors or workers"
+            )
+        env = delayed.wrap(env, config.run.step_seconds)
+    agent_config = per_shard(config.agent, shards, "agent")
+    agent: Agent = _make("agent", agent_config, env.spec, num_envs=resources.total_copies)
+    copies = per_shard(flow, shards, "workflow").num_envs
+    replay: Replay | None = None
+    if isinstance(agent.needs, Windows):
+        if config.replay is None:
+            raise UserError(
+                f"replay: agent {name!r} learns from a replay; add e.g. replay: {{name: uniform}}"
+            )
+        replay_config = per_shard(config.replay, shards, "replay")
+        if flow.cuts_windows:
+            replay_config = replay_config.with_cut_unrolls(agent.needs.length, flow.unroll_length, copies)
+        replay = _make(
+            "replay",
+            replay_config,
+            num_envs=copies,
+            unroll_length=flow.unroll_length,
+            window=agent.needs.length,
+            batch_size=agent.needs.batch_size,
+        )
+    elif config.replay is not None:
+        raise UserError(f"replay: agent {name!r} learns from its own trajectories; remove the replay section")
+    workflow: Workflow = _make("workflow", flow, env, agent, replay, config.run.total_env_steps)
+    if workflow.warmup_steps >= config.run.total_env_steps:
+        raise UserError(
+            f"run.total_env_steps: {config.run.total_env_steps} leaves nothing to learn from, "
+            f"since the replay fills for {workflow.warmup_steps} steps first (replay.min_size)"
+        )
+    return Parts(env, agent, replay, workflow)
+
+
+def check_schedules(config: Config) -> None:
+    """Refuse schedules where nothing arrives in an order of its own."""
+    wanted = {"record_schedule": config.run.record_schedule, "replay_schedule": config.run.replay_schedule}
+    asked = [f"run.{name}" for name, value in wanted.items() if value]
+    if asked and not config.workflow.has_schedules:
+        raise UserError(
+            f"{', '.join(asked)}: workflow {config.workflow.name!r} always does things in the same order and "
+            "has no schedule; leave it out, or use a workflow with actors or workers"
+        )
+
+
+def hypers_of(config: Config) -> Hypers:
+    """The traced hyperparameters of all sections, as they stand in the config."""
+    sections: dict[str, ComponentConfig | None] = {"agent": config.agent, "replay": config.replay}
+    return {name: traced_values(part) for name, part in sections.items() if part is not None}

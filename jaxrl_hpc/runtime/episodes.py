@@ -1,0 +1,36 @@
+"""Pictures of a finished run: its learning curve, and what an environment draws of an episode of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runtime.seeds import SeedRunner
+
+
+def draw_run(runner: SeedRunner, agent: str, run: RunDirectory) -> None:
+    """Learning curve and, where the environment can, an episode of the first lane."""
+    from jaxrl_hpc.report.plots import write_plots  # matplotlib takes a second, and only one rank needs it
+
+    run.plots.mkdir(exist_ok=True)
+    write_plots(run.path)
+    if runner.parts.env.host.picture is not None:
+        draw_episode(runner, 0, agent, jax.random.key(runner.lanes[0].seed), run.plots)
+
+
+def draw_episode(runner: SeedRunner, lane: int, label: str, key: Any, folder: Path) -> None:
+    """An episode of one lane as the environment's own picture. `key` is consumed."""
+    env, agent, actor = runner.parts.env, runner.parts.agent, runner.actor(lane)
+    assert env.host.picture is not None
+
+    def act(carry: Any, obs: Any, key: Any) -> tuple[Any, Any]:
+        one = jax.tree.map(lambda x: x[None], (carry, obs, key))
+        action, carry, _ = agent.act(actor, *one, True)
+        return action[0], jax.tree.map(lambda x: x[0], carry)
+
+    carry = jax.tree.map(lambda x: x[0], agent.carry(jnp.zeros(1, jnp.int32)))
+    env.host.picture(act, carry, key, label.upper().replace("_", " "), folder)

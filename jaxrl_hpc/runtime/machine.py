@@ -1,0 +1,125 @@
+"""Setting up the machine for a run, before JAX looks at it.
+
+On a CPU one XLA thread per run is fastest for small networks, and several runs at once each want a
+thread of their own. One host device per core, with a pool of as many threads, gives that inside one
+process: programs on different devices run at the same time and do not share work.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+import psutil
+
+from jaxrl_hpc.comm.ranks import Ranks, world
+from jaxrl_hpc.config import Config
+
+# Without fused multiply-add a product and a sum are rounded one by one, whichever way XLA fuses them; with it
+# programs for one and for several devices, which it fuses differently, would differ in last bits.
+ROUND_TWICE = "--xla_cpu_max_isa=AVX"
+CGROUPS = Path("/sys/fs/cgroup")
+# from about this width on a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
+WIDE_LAYER = 256
+
+
+def available_cores() -> int:
+    """Cores that this process may use: affinity, and the share that Slurm gave."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return min(cores, int(given)) if given.isdigit() and int(given) > 0 else cores
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take: free memory, and the cgroup's limit if lower."""
+    free = psutil.virtual_memory().available
+    for path in memory_limit_files():
+        try:
+            limit = int(path.read_text())
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+        free = min(free, limit - psutil.Process().memory_info().rss)
+    return free
+
+
+def memory_limit_files(groups: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> list[Path]:
+    """Of the control group that this process is in (Slurm makes one per job and step) and of all above it."""
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        lines = []
+    found = []
+    for line in lines:
+        _, kinds, name = line.split(":", 2)
+        if kinds in ("", "memory"):  # version 2 and 1
+            base, file = (root, "memory.max") if not kinds else (root / "memory", "memory.limit_in_bytes")
+            inner = base / name.strip("/")
+            found += [folder / file for folder in (inner, *inner.parents) if folder.is_relative_to(base)]
+    return found
+
+
+def _widest_layer(config: Config) -> int:
+    network: Any = getattr(config.agent, "network", None)
+    return max(network.hidden) if network is not None else 0
+
+
+def executors_for(config: Config, lanes: int) -> int:
+    """How many lanes train at the same time on a CPU."""
+    wanted = config.run.executors or available_cores()
+    return max(1, min(wanted, lanes))
+
+
+def prepare(config: Config, lanes: int) -> str:
+    """Set threads, devices and the compilation cache. Has no effect on devices already in use.
+
+    Returns what a user should know about that; mostly nothing.
+    """
+    resources = config.workflow.resources()
+    executors = 1 if config.run.seeds_mode == "vmap" else executors_for(config, lanes)
+    if config.workflow.uses_ranks:
+        executors = max(1, resources.devices)
+    threads = config.run.threads
+    exact = resources.deterministic
+    if not threads:
+        wide = executors == 1 and not exact and _widest_layer(config) >= WIDE_LAYER
+        threads = available_cores() if wide and not resources.shares_cores else 1
+    hint = ""
+    if backend_is_up():
+        devices = len(jax.local_devices())
+        if jax.default_backend() == "cpu" and devices < executors and not config.workflow.uses_ranks:
+            hint = (
+                f"JAX was already running with {devices} device(s), so that {lanes} seeds do not use all "
+                f"{executors} cores: start a new process, or call jaxrl_hpc.runtime.machine.prepare(config, "
+                f"{lanes}) before anything of JAX is computed"
+            )
+    else:
+        os.environ["NPROC"] = str(max(threads, 1))  # XLA's own name for the size of its pool
+        if executors > 1:
+            jax.config.update("jax_num_cpu_devices", executors)
+        if exact and platform.machine() in ("x86_64", "AMD64"):
+            os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), ROUND_TWICE]).strip()
+    enable_compilation_cache()
+    return hint
+
+
+def ranks_of(config: Config) -> Ranks:
+    """The job that the run is spread over; this process alone if the workflow knows no other."""
+    return world() if config.workflow.uses_ranks else Ranks()
+
+
+def backend_is_up() -> bool:
+    from jax._src import xla_bridge  # no public way to ask without starting it
+
+    return xla_bridge.backends_are_initialized()
+
+
+def enable_compilation_cache() -> None:
+    """Keep compiled programs in the user's cache folder, so that the next start is quick."""
+    if jax.config.values.get("jax_compilation_cache_dir"):
+        return
+    base = os.environ.get("JAXRL_HPC_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "jaxrl_hpc" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

@@ -1,0 +1,279 @@
+"""Many runs of one workflow: a lane per seed (or per trial of a sweep), each with its own hypers.
+
+A traceable workflow is compiled here. Solo mode keeps one program per lane and spreads the lanes over devices
+(on a CPU: one per core), so that a lane computes exactly what it would compute alone. Vmap mode stacks all
+lanes into one program on one device, equal within float tolerance. Other workflows compile their own
+programs, and their lanes take turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxrl_hpc import rollout
+from jaxrl_hpc.comm.ranks import Ranks
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runtime.build import Hypers, Parts
+from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.types import Array, Job, LearnerState, PyTree, Store
+
+TRAIN_STREAM, EVAL_STREAM = 0, 1
+
+
+class Lane(NamedTuple):
+    """One run among many."""
+
+    seed: int
+    hypers: Hypers
+    name: str = ""  # the trial of a sweep that it is
+
+
+class Program:
+    """A jitted function, compiled once per device, with the time that took."""
+
+    def __init__(self, name: str, function: Callable[..., Any], donate: bool = False):
+        self.name = name
+        self.jitted = jax.jit(function, donate_argnums=(0,) if donate else ())
+        self.compiled: dict[Any, Any] = {}
+
+    def compile(self, device: Any, *shapes: PyTree) -> None:
+        if device not in self.compiled:
+            place = SingleDeviceSharding(device)
+            placed = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), shapes)
+            self.compiled[device] = self.jitted.lower(*placed).compile()
+
+    def __call__(self, device: Any, *args: PyTree) -> Any:
+        return self.compiled[device](*args)
+
+
+class HostFunction:
+    """A function of a workflow that compiles its own programs, called like a Program."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.jitted = function
+
+    def __call__(self, device: Any, *args: PyTree) -> Any:
+        return self.jitted(*args)
+
+
+class Group(NamedTuple):
+    """Lanes that share a program instance: one in solo mode, all of them in vmap mode."""
+
+    device: Any
+    lanes: tuple[int, ...]
+
+
+class SeedRunner:
+    """Lanes on devices. Calls return at once; results are fetched when they are looked at.
+
+    Args:
+      parts: the workflow, and the agent and environment to evaluate it with.
+      lanes: the runs.
+      mode: "solo" or "vmap".
+      episodes: of one evaluation program.
+      devices: lanes of a traceable workflow are dealt out to these, in turn.
+    """
+
+    def __init__(self, parts: Parts, lanes: Sequence[Lane], mode: str, episodes: int, devices: Sequence[Any]):
+        self.parts, self.lanes = parts, tuple(lanes)
+        self.stacked = mode == "vmap"
+        everything = tuple(range(len(lanes)))
+        self.groups = (
+            [Group(devices[0], everything)]
+            if self.stacked
+            else [Group(devices[i % len(devices)], (i,)) for i in everything]
+        )
+        flow = parts.workflow
+        over = jax.vmap if self.stacked else lambda f, **_: f
+        self._init: Program | HostFunction
+        self._warmup: Program | HostFunction
+        self._step: Program | HostFunction
+        if flow.traceable:
+            self._init = Program("init", over(flow.init))
+            self._warmup = Program("warmup", over(flow.warmup), donate=True)
+            self._step = Program("step", over(flow.step, in_axes=(0, None)), donate=True)
+        else:
+            self._init, self._warmup = HostFunction(flow.init), HostFunction(flow.warmup)
+            self._step = HostFunction(flow.step)
+        self.episodes = episodes
+        self._evaluate = Program("evaluate", over(self._evaluation(), in_axes=(0, 0, None, None)))
+        self.compile_seconds = 0.0
+        self.states: list[PyTree] = []
+        self.ranks = Ranks()  # that learn together; of one process until it joins a job
+
+    def join(self, job: Job) -> bool:
+        """Become part of a job, together with all its processes -> whether this one learns."""
+        role = self.parts.workflow.join(job)
+        self.ranks = role.ranks
+        return role.learns
+
+    def first_arguments(self) -> tuple[Array, dict[str, dict[str, Array]]]:
+        """Key and hypers of the first lane, for `Workflow.init`."""
+        keys, hypers = self._arguments(self.groups[0])
+        keys = self._stream(keys, TRAIN_STREAM)
+        return jax.tree.map(lambda x: x[0], (keys, hypers)) if self.stacked else (keys, hypers)
+
+    def _evaluation(self) -> Callable[..., rollout.Evaluation]:
+        parts = self.parts
+
+        def run(learner: LearnerState, key: Array, iteration: Array, part: Array) -> rollout.Evaluation:
+            key = jax.random.fold_in(jax.random.fold_in(key, iteration), part)
+            env = parts.env.host.for_evaluation or parts.env
+            return rollout.evaluate(env, parts.agent, parts.agent.actor(learner), key, self.episodes)
+
+        return run
+
+    def _arguments(self, group: Group) -> tuple[Array, dict[str, dict[str, Array]]]:
+        """Keys and hypers of a group, with a leading axis in vmap mode."""
+        keys = jnp.stack([jax.random.key(self.lanes[i].seed) for i in group.lanes])
+        hypers = jax.tree.map(
+            lambda *values: jnp.asarray(values, jnp.float32), *(self.lanes[i].hypers for i in group.lanes)
+        )
+        if not self.stacked:
+            keys, hypers = keys[0], jax.tree.map(lambda x: x[0], hypers)
+        return keys, hypers
+
+    def _stream(self, keys: Array, stream: int) -> Array:
+        fold = jax.vmap(jax.random.fold_in, (0, None)) if self.stacked else jax.random.fold_in
+        return fold(keys, stream)
+
+    def state_shape(self) -> PyTree:
+        """Shapes of one group's state, without computing anything."""
+        keys, hypers = self._arguments(self.groups[0])
+        return jax.eval_shape(self._init.jitted, keys, hypers)
+
+    def compile(self, training: bool = True) -> None:
+        """Compile every program (or only evaluation) for every device in use, all at the same time."""
+        start = time.perf_counter()
+        flow, state = self.parts.workflow, self.state_shape()
+        keys, hypers = jax.eval_shape(lambda: self._arguments(self.groups[0]))
+        number = jax.ShapeDtypeStruct((), jnp.int32)
+        programs: list[tuple[Program, tuple[PyTree, ...]]] = []
+        if self.ranks.first:  # the only one that evaluates
+            learner = jax.eval_shape(flow.learner, state)
+            programs.append((self._evaluate, (learner, keys, number, number)))
+        arguments = ((self._step, (state, number)), (self._init, (keys, hypers)), (self._warmup, (state,)))
+        for program, shapes in arguments if training else ():
+            if isinstance(program, Program) and (program is not self._warmup or flow.warmup_steps):
+                programs.append((program, shapes))
+        devices = dict.fromkeys(group.device for group in self.groups)
+        with ThreadPoolExecutor(available_cores()) as pool:
+            jobs = [pool.submit(p.compile, d, *shapes) for d in devices for p, shapes in programs]
+            for job in jobs:
+                job.result()
+        if training and not flow.traceable:
+            flow.compile(state)
+        self.compile_seconds += time.perf_counter() - start
+
+    def initialise(self) -> None:
+        """Fresh states, replay filled as far as learning needs it."""
+        flow, self.states = self.parts.workflow, []
+        for group in self.groups:
+            keys, hypers = self._arguments(group)
+            if flow.traceable:
+                keys, hypers = jax.device_put((keys, hypers), group.device)
+            state = flow.start(self._init(group.device, self._stream(keys, TRAIN_STREAM), hypers))
+            self.states.append(self._warmup(group.device, state) if flow.warmup_steps else state)
+
+    def load(self, states: Sequence[PyTree]) -> None:
+        """States from a checkpoint. Copied: a donated buffer must not be NumPy's memory."""
+        flow, copies = self.parts.workflow, [jax.tree.map(jnp.copy, state) for state in states]
+        if flow.traceable:
+            groups = zip(copies, self.groups, strict=True)
+            copies = [jax.device_put(state, group.device) for state, group in groups]
+        self.states = [flow.start(state) for state in copies]
+
+    def step(self, iterations: int) -> list[dict[str, Array]]:
+        """Advance every lane; metrics per group, not yet waited for."""
+        metrics = []
+        for i, group in enumerate(self.groups):
+            count: Any = iterations
+            if self.parts.workflow.traceable:
+                count = jax.device_put(np.int32(iterations), group.device)
+            self.states[i], values = self._step(group.device, self.states[i], count)
+            metrics.append(values)
+        return metrics
+
+    def metrics_per_lane(self, metrics: Sequence[dict[str, Array]]) -> list[dict[str, Any]]:
+        """Metrics of a chunk on the host, one mapping per lane; waits for them."""
+        return [self.parts.workflow.host_metrics(lane) for lane in self.per_lane(metrics)]
+
+    def evaluate(self, iteration: int, part: int = 0) -> list[rollout.Evaluation]:
+        """Greedy episodes with every lane's present parameters; per group, not yet waited for.
+
+        (iteration, part) picks the start states.
+        """
+        results = []
+        for state, group in zip(self.states, self.groups, strict=True):
+            keys = self._stream(self._arguments(group)[0], EVAL_STREAM)
+            placed = jax.device_put((keys, np.int32(iteration), np.int32(part)), group.device)
+            learner = self.parts.workflow.learner(state)
+            results.append(self._evaluate(group.device, learner, *placed))
+        return results
+
+    def evaluate_many(self, episodes: int, iteration: int) -> list[rollout.Evaluation]:
+        """At least `episodes` episodes per lane, as many programs of fewer; waits for them."""
+        parts = -(-episodes // self.episodes)
+        results = [self.per_lane(self.evaluate(iteration, part)) for part in range(parts)]
+        return [jax.tree.map(lambda *x: np.concatenate(x), *lane) for lane in zip(*results, strict=True)]
+
+    def actor(self, lane: int) -> PyTree:
+        """What one lane's actor needs, on this process's first device."""
+        number = next(i for i, group in enumerate(self.groups) if lane in group.lanes)
+        learner = self.parts.workflow.learner(self.states[number])
+        if self.stacked:
+            learner = jax.tree.map(lambda x: x[lane], learner)
+        return jax.device_put(self.parts.agent.actor(learner), jax.local_devices()[0])
+
+    def per_lane(self, results: Sequence[PyTree]) -> list[PyTree]:
+        """Group results as one host pytree per lane."""
+        host = jax.device_get(list(results))
+        if not self.stacked:
+            return host
+        return [jax.tree.map(lambda x, i=i: x[i], host[0]) for i in range(len(self.lanes))]
+
+    def store(self, directory: Path, keep: int = 2) -> Store:
+        """What saves and restores `states`."""
+        return self.parts.workflow.store(directory, keep)
+
+    def describe(self) -> str:
+        """Where the lanes run, for people."""
+        devices = f"{len({group.device for group in self.groups})} device(s)"
+        return self.parts.workflow.describe() or devices
+
+    def wait(self) -> None:
+        jax.block_until_ready(self.states)
+
+    def counters(self) -> dict[str, int]:
+        """Counters of the first lane (all lanes advance together)."""
+        values = jax.device_get(self.parts.workflow.counters(self.states[0]))
+        return {name: int(np.asarray(value).reshape(-1)[0]) for name, value in values.items()}
+
+
+def states_of_earlier_run(folder: Path, runner: SeedRunner) -> tuple[list[PyTree], dict[str, Any]]:
+    """States of the runner's lanes, and what a checkpoint knows, at the end of a run with more lanes."""
+    run = RunDirectory(folder)
+    summary = run.read_summary()
+    if summary is None:
+        raise UserError(f"{folder} has not finished")
+    order = [entry["trial"] for entry in summary["trials"]]
+    chosen = [order.index(lane.name) for lane in runner.lanes]
+    one = runner.state_shape()
+    shapes = [one] * len(order)
+    if runner.stacked:
+        shapes = [jax.tree.map(lambda s: jax.ShapeDtypeStruct((len(order), *s.shape[1:]), s.dtype), one)]
+    _, states, host = runner.store(run.checkpoints).restore(shapes)
+    if runner.stacked:
+        index = np.asarray(chosen)
+        return [jax.tree.map(lambda x: x[index], states[0])], host
+    return [states[i] for i in chosen], host

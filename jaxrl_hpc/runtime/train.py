@@ -1,0 +1,174 @@
+"""Train a config: set up the machine, build, compile, start or resume, run, sum up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.config.compare import check_same_config
+from jaxrl_hpc.envs.external.host import simulator_failures_told
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.metrics.parquet import warm_up
+from jaxrl_hpc.metrics.progress import Progress
+from jaxrl_hpc.metrics.trace import merge
+from jaxrl_hpc.metrics.trackers import check_installed
+from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime.build import Parts, build, hypers_of
+from jaxrl_hpc.runtime.memory import check_memory
+from jaxrl_hpc.runtime.seeds import Lane, SeedRunner
+from jaxrl_hpc.runtime.signals import StopSignals
+from jaxrl_hpc.runtime.trainer import Segment, Trainer
+from jaxrl_hpc.types import Job
+
+EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
+
+
+class TrainResult(NamedTuple):
+    """How a call of train ended."""
+
+    finished: bool  # False: stopped by a signal after saving
+    summary: dict[str, Any] | None
+    speaks: bool = True  # False on ranks that leave talking to rank 0
+
+
+def lanes_of(config: Config) -> list[Lane]:
+    """One lane per seed, all with the config's hyperparameters."""
+    return [Lane(config.run.seed + i, hypers_of(config)) for i in range(config.run.seeds)]
+
+
+def make_runner(
+    config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int | None = None
+) -> SeedRunner:
+    """Lanes on this machine's devices, as the config wants them."""
+    episodes, mode = episodes or config.run.eval_episodes, config.run.seeds_mode
+    if not parts.workflow.traceable:
+        return SeedRunner(parts, lanes, "solo", episodes, [parts.workflow.device])
+    if parts.env.external:  # one simulator, one program at a time
+        return SeedRunner(parts, lanes, "solo", episodes, jax.local_devices()[:1])
+    if mode == "auto":
+        mode = "solo" if jax.default_backend() == "cpu" else "vmap"
+    devices = jax.local_devices()
+    if jax.default_backend() == "cpu":
+        devices = devices[: machine.executors_for(config, len(lanes))]
+    return SeedRunner(parts, lanes, mode, episodes, devices)
+
+
+def check_one_seed(parts: Parts, lanes: Sequence[Lane]) -> None:
+    """Outside simulators cannot be shared by the lanes of one process."""
+    if parts.env.external and len(lanes) > 1:
+        raise UserError(
+            f"run.seeds: env {parts.env.spec.name!r} runs outside of the program, with one seed per process, "
+            f"but this process is to train {len(lanes)}: set run.seeds=1 and start one process per run.seed "
+            "(of a sweep: trials_per_task: 1)"
+        )
+    if parts.env.external:
+        parts.env.host.simulators.seed = lanes[0].seed
+
+
+def train(
+    config: Config,
+    run_dir: str | Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    lanes: Sequence[Lane] | None = None,
+    segment: Segment | None = None,
+    say: Callable[[str], None] = print,
+) -> TrainResult:
+    """Train as the config says, in runs/<name> unless told otherwise.
+
+    `overwrite` moves an earlier run of this folder to the trash once everything about the new one is checked.
+
+    In a job of several ranks all of them call this; rank 0 writes and speaks for all.
+    """
+    lanes = lanes_of(config) if lanes is None else lanes
+    ranks = machine.ranks_of(config)
+    say = say if ranks.first else lambda _: None
+    folder = Path(run_dir or Path("runs") / config.run.name)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ranks.guard())
+        resume = ranks.share(resume)  # a rank that looked later may see the folder that rank 0 has just made
+
+        def claim() -> tuple[RunDirectory, dict[str, Any] | None]:
+            run = RunDirectory.open(folder, resume=resume, overwrite=overwrite)
+            stack.enter_context(run.lock())
+            if overwrite or not run.config_path.exists():
+                return run, None
+            check_same_config(config, run.read_config())
+            return run, run.read_summary()
+
+        run, summary = ranks.first_does(claim)
+        if summary is not None:
+            say(f"{run.path} is finished already")
+            return TrainResult(True, summary, ranks.first)
+        ranks.first_does(lambda: check_installed(config.run.trackers))
+        stop = stack.enter_context(StopSignals())
+        deadline = config.workflow.resources().deadline_seconds
+        watchdog = stack.enter_context(Watchdog(ranks, run.path / "ranks", deadline))
+        if hint := machine.prepare(config, len(lanes)):
+            say(hint)
+        parts = build(config)
+        check_one_seed(parts, lanes)
+        stack.enter_context(simulator_failures_told(parts.env))
+        runner = make_runner(config, parts, lanes)
+        job = Job(
+            ranks,
+            watchdog,
+            run.path,
+            len(lanes),
+            *runner.first_arguments(),
+            record_schedule=config.run.record_schedule,
+            replay_schedule=config.run.replay_schedule,
+            profile=config.run.profile,
+        )
+        learns = ranks.all_succeed(lambda: runner.join(job))
+        ranks.all_succeed(lambda: check_memory(config, runner) if learns else 0)
+        if overwrite and (moved := ranks.first_does(run.move_aside)):
+            say(f"the earlier run has been moved to {moved}")
+        ranks.first_does(lambda: run.write_config(config.to_dict()))
+        if not learns:
+            finished = parts.workflow.assist(stop)
+            ranks.barrier()
+            return TrainResult(finished, None, speaks=False)
+        what = "trial" if lanes[0].name else "seed"
+        say(f"compiling for {len(lanes)} {what}(s) on {runner.describe()} …")
+        # while the compiler works, so that the first checkpoint does not have to wait for it
+        warming = threading.Thread(target=warm_up, daemon=True)
+        warming.start()
+        runner.compile()
+        warming.join()
+        trainer = Trainer(config, parts, runner, run, say, segment)
+        trainer.watchdog = watchdog
+        trainer.begin(resume)
+        trainer.progress = Progress(
+            trainer.total_env_steps,
+            config.run.name,
+            start=trainer.env_steps if trainer.iterations else 0,
+            seeds=len(lanes),
+            unit=f"{what}s",
+            interval=config.run.progress_seconds,
+            stream=None if ranks.first else stack.enter_context(open(os.devnull, "w")),
+        )
+        with trainer.progress:
+            finished = trainer.loop(stop)
+            summary = trainer.finish() if finished else None
+        for writer in trainer.writers:
+            writer.close()
+        if config.run.profile:
+            trainer.trace.write(run.path)
+            runner.ranks.barrier()
+            runner.ranks.first_does(lambda: merge(run.path))
+        if not finished:
+            done = f"{trainer.stopped_by}: saved at {trainer.env_steps:,} steps"
+            say(f"{done}; continue with the same command and --resume (run directory {run.path})")
+        ranks.barrier()  # a launcher may end the others as soon as one has gone
+        return TrainResult(finished, summary, ranks.first)

@@ -1,0 +1,323 @@
+"""The loop of one run directory: chunks, metrics, evaluations, checkpoints.
+
+The device works in chunks of iterations. While it computes one chunk, the host writes down what the
+chunk before gave; an evaluation is queued behind the chunk it belongs to and fetched later. Nothing
+that the host does (logging, evaluating, saving, being killed and resumed) changes a bit of the run.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_hpc.checkpoint.verify import refuse_unreadable
+from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.config import Config
+from jaxrl_hpc.envs.external.host import given_up_counts
+from jaxrl_hpc.metrics.parquet import MetricsWriter, NoMetrics, Writer
+from jaxrl_hpc.metrics.progress import Progress
+from jaxrl_hpc.metrics.tensorboard import TensorBoardWriter
+from jaxrl_hpc.metrics.trace import Trace
+from jaxrl_hpc.metrics.trackers import make_tracker
+from jaxrl_hpc.rollout import Evaluation
+from jaxrl_hpc.runs.directory import RunDirectory, code_version
+from jaxrl_hpc.runtime.build import Parts
+from jaxrl_hpc.runtime.episodes import draw_run
+from jaxrl_hpc.runtime.profile import shares_of
+from jaxrl_hpc.runtime.seeds import SeedRunner, states_of_earlier_run
+from jaxrl_hpc.runtime.signals import StopSignals
+from jaxrl_hpc.runtime.summary import describe, params_hash, spread_over_seeds, summaries_of_lanes
+
+FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
+
+
+class Segment(NamedTuple):
+    """A part of a run, for callers that divide runs themselves."""
+
+    until: int | None  # environment steps where it ends; None: the whole budget
+    previous: Path | None  # directory of the finished run that it continues, matched by lanes' names
+
+
+class ChunkSchedule(NamedTuple):
+    """The run in iterations after the warm-up."""
+
+    total: int
+    chunk: int
+    evaluate_every: int  # iterations, a multiple of chunk; 0: only at the end
+
+    @classmethod
+    def of(cls, config: Config, parts: Parts, until: int | None = None) -> ChunkSchedule:
+        """The config's schedule, or its beginning: whole chunks up to `until` environment steps."""
+        per = parts.workflow.steps_per_iteration
+        run = config.run
+        total = -(-(run.total_env_steps - parts.workflow.warmup_steps) // per)
+        chunk = max(1, min(run.log_every // per, total))
+        every = max(1, round(run.eval_every / (chunk * per))) * chunk if run.eval_every else 0
+        if until is not None and until < run.total_env_steps:
+            chunks = round((until - parts.workflow.warmup_steps) / (per * chunk))
+            total = min(total, max(1, chunks) * chunk)
+        return cls(total, chunk, every)
+
+
+class Trainer:
+    """One run directory being trained."""
+
+    def __init__(
+        self,
+        config: Config,
+        parts: Parts,
+        runner: SeedRunner,
+        run: RunDirectory,
+        say: Callable[[str], None],
+        segment: Segment | None = None,
+    ):
+        self.config, self.parts, self.runner, self.run, self.say = config, parts, runner, run, say
+        self.segment = segment
+        self.trials = bool(runner.lanes[0].name)  # lanes are trials of a sweep, not seeds of one run
+        self.schedule = ChunkSchedule.of(config, parts, segment.until if segment else None)
+        self.ranks = runner.ranks
+        self.checkpointer = runner.store(run.checkpoints, config.run.keep_checkpoints)
+        self.metrics = MetricsWriter(run.path) if self.ranks.first else NoMetrics()
+        self.writers: list[Writer] = [self.metrics]
+        self.iterations = 0  # after the warm-up
+        self.seconds_before = 0.0  # of earlier processes of this run
+        self.started = time.perf_counter()
+        self.pending: tuple[int, Any, Any] | None = None
+        self.progress: Progress
+        self.watchdog = Watchdog(self.ranks, run.path / "ranks", 0.0)  # until the caller sets a real one
+        self.saved = False  # a checkpoint has been committed
+        self.last_eval: float | None = None  # mean over seeds
+        self.stopped_by = ""
+        self.trace = Trace(self.ranks.rank, config.run.profile)
+
+    # -- state ---------------------------------------------------------------
+
+    def begin(self, resume: bool) -> None:
+        """Fresh states, or those of the newest good checkpoint."""
+        resumed = resume and self.checkpointer.latest() is not None
+        if resume and not resumed:
+            self.ranks.first_does(lambda: refuse_unreadable(self.run))
+            if not self.segment:
+                self.say(f"there is no checkpoint in {self.run.path} yet: training starts from the beginning")
+        self.saved = resumed
+        steps_done = None
+        if resumed:
+            shapes = [self.runner.state_shape()] * len(self.runner.groups)
+            _, states, host = self.checkpointer.restore(shapes)
+            self.runner.load(states)
+            self.iterations, self.seconds_before = host["iterations"], host["wall_seconds"]
+            self.metrics.restore(host["metrics"])
+            self.ranks.first_does(self.run.end_first_save)
+            steps_done = self.env_steps
+            self.say(f"resumed at {steps_done:,} environment steps from {self.run.checkpoints}")
+            if self.parts.env.external:
+                mine = {name: number * self.ranks.first for name, number in host["outside"].items()}
+                self.say(self.parts.env.host.simulators.resume(mine))
+        elif self.segment and self.segment.previous:
+            self.metrics.restore(None)
+            states, host = states_of_earlier_run(self.segment.previous, self.runner)
+            self.runner.load(states)
+            self.iterations, self.seconds_before = host["iterations"], host["wall_seconds"]
+        else:
+            self.metrics.restore(None)
+            self.runner.initialise()
+        if self.config.run.tensorboard and self.ranks.first:
+            self.writers.append(TensorBoardWriter(self.run.path, steps_done))
+        alone = self.ranks.first and not self.trials  # the mean over a sweep's trials tells nothing
+        for name in self.config.run.trackers if alone else ():
+            self.writers.append(make_tracker(name, self.run.path, self.config.to_dict(), resumed))
+        if self.config.run.profile:
+            self.trace.shares = shares_of(self.runner)
+        self.started = time.perf_counter()
+        self.trace.begin(self.seconds_before)
+
+    @property
+    def total_env_steps(self) -> int:
+        flow = self.parts.workflow
+        return flow.warmup_steps + self.schedule.total * flow.steps_per_iteration
+
+    @property
+    def env_steps(self) -> int:
+        flow = self.parts.workflow
+        return flow.warmup_steps + self.iterations * flow.steps_per_iteration
+
+    @property
+    def wall_seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.started
+
+    def save(self) -> None:
+        """Everything up to now, metrics included, as one checkpoint."""
+        self.digest()
+        self.watchdog.at("saving", self.iterations // self.schedule.chunk)
+        host: dict[str, Any] = {"iterations": self.iterations, "wall_seconds": self.wall_seconds}
+        host["outside"] = self.given_up()
+        with self.trace.span("saving", env_steps=self.env_steps):
+            if not self.saved:
+                self.ranks.first_does(self.run.begin_first_save)
+            host["metrics"] = self.metrics.commit()
+            self.checkpointer.save(self.iterations, self.runner.states, host)
+            if not self.saved:
+                self.ranks.first_does(self.run.end_first_save)
+            self.saved = True
+            self.ranks.first_does(self.write_progress)
+
+    def write_progress(self) -> None:
+        """What `jaxrl-hpc runs` shows of an unfinished run."""
+        progress = {"env_steps": self.env_steps, "total_env_steps": self.total_env_steps}
+        self.run.write_progress(progress | {"eval_return": self.last_eval, "wall_seconds": self.wall_seconds})
+
+    def given_up(self) -> dict[str, int]:
+        """Episodes of outside simulators that were given up on any rank; together with all ranks."""
+        mine = given_up_counts(self.parts.env)
+        total = self.ranks.add(np.array(list(mine.values()))) if mine else ()
+        return {name: int(number) for name, number in zip(mine, total, strict=True)}
+
+    # -- metrics -------------------------------------------------------------
+
+    def rows(self, kind: str, iterations: int, values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        flow = self.parts.workflow
+        fixed = {
+            "iteration": iterations,
+            "env_steps": flow.warmup_steps + iterations * flow.steps_per_iteration,
+            "kind": kind,
+            "wall_seconds": self.wall_seconds,
+        }
+        return [
+            fixed
+            | {"seed": lane.seed, "updates": int(value.pop("updates"))}
+            | ({"trial": lane.name} if lane.name else {})
+            | value
+            for lane, value in zip(self.runner.lanes, values, strict=True)
+        ]
+
+    def digest(self) -> None:
+        """Write down what the last chunk gave; waits for it."""
+        if self.pending is None:
+            return
+        iterations, metrics, evaluation = self.pending
+        self.pending = None
+        with self.trace.span("computing", iteration=iterations):
+            lanes = self.runner.metrics_per_lane(metrics)
+        train = [{k: np.asarray(v).item() for k, v in lane.items()} for lane in lanes]
+        updates = [lane["updates"] for lane in train]
+        results = []
+        if evaluation is not None:
+            with self.trace.span("evaluating", iteration=iterations):
+                results = [describe(self.parts, e) for e in self.runner.per_lane(evaluation)]
+            for result, count in zip(results, updates, strict=True):
+                result["updates"] = count
+            self.last_eval = float(np.mean([result["eval_return"] for result in results]))
+        times = self.trace.take()
+        times |= self.given_up()
+        rows = self.rows("train", iterations, [lane | times for lane in train])
+        rows += self.rows("eval", iterations, results) if results else []
+        with self.trace.span("logging"):
+            for writer in self.writers:
+                writer.append(rows)
+            self.show(rows)
+
+    def show(self, rows: Sequence[dict[str, Any]]) -> None:
+        """The progress line: mean over seeds of what the newest rows say."""
+        values = {}
+        for name, label in (("episode_return", "return"), ("eval_return", "eval")):
+            numbers = [row[name] for row in rows if name in row and np.isfinite(row[name])]
+            if numbers:
+                values[label] = float(np.mean(numbers))
+        self.progress.update(rows[-1]["env_steps"], values)
+
+    # -- the loop ------------------------------------------------------------
+
+    def loop(self, stop: StopSignals) -> bool:
+        """Train to the end (True) or to a signal (False)."""
+        schedule, run = self.schedule, self.config.run
+        last_save = time.perf_counter()
+        chunks = 0
+        while self.iterations < schedule.total:
+            due = time.perf_counter() - last_save > run.checkpoint_seconds
+            with self.trace.span("agreeing"):
+                stopping, saving = self.agree(stop, due)
+            if stopping:
+                self.parts.workflow.close(finished=False)
+                self.save()
+                return False
+            if saving:
+                self.save()
+                last_save = time.perf_counter()
+            self.watchdog.at("training", self.iterations // schedule.chunk, armed=chunks > 1)
+            chunks += 1
+            count = min(schedule.chunk, schedule.total - self.iterations)
+            with self.trace.span("dispatching"):
+                metrics = self.runner.step(count)
+            self.iterations += count
+            evaluation = None
+            evaluating = schedule.evaluate_every and self.iterations % schedule.evaluate_every == 0
+            if evaluating and self.ranks.first:
+                evaluation = self.runner.evaluate(self.iterations)
+            self.digest()  # of the chunk before, while the device computes this one
+            self.pending = (self.iterations, metrics, evaluation)
+        self.digest()
+        return True
+
+    def agree(self, stop: StopSignals, due: bool) -> tuple[bool, bool]:
+        """(stop?, save?), the same on all ranks: if any rank got a signal, if rank 0 finds it is time."""
+        number, rank = (stop.number, self.ranks.rank) if stop.number else self.parts.workflow.stop_request()
+        votes = self.ranks.everyone(number, rank, due)
+        asked = votes[votes[:, 0] > 0]
+        if len(asked):
+            ranks = ", ".join(str(rank) for rank in asked[:, 1])
+            where = f" on rank {ranks}" if self.ranks.size > 1 or rank else ""
+            self.stopped_by = signal.Signals(asked[0, 0]).name + where
+        return len(asked) > 0, bool(votes[0, 2])
+
+    def finish(self) -> dict[str, Any]:
+        """Final evaluation, checkpoint and summary."""
+        self.parts.workflow.close(finished=True)
+        self.watchdog.at("finishing", self.iterations // self.schedule.chunk, armed=False)
+        final: list[Evaluation] = []
+        if self.ranks.first:
+            with self.trace.span("final evaluation"):
+                final = self.runner.evaluate_many(self.config.run.final_eval_episodes, FINAL_EVALUATION)
+        wall = self.wall_seconds
+        self.save()
+        self.watchdog.at("finishing", self.iterations // self.schedule.chunk, armed=False)
+        given_up = self.given_up()
+        return self.ranks.first_does(lambda: self.conclude(final, wall, given_up))
+
+    def conclude(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
+        """Summary and pictures."""
+        summary = self.summarise(final, wall, given_up)
+        if self.trials:
+            summary["trials"] = summaries_of_lanes(self.parts, self.runner, final)
+        else:
+            draw_run(self.runner, self.config.agent.name, self.run)
+        self.run.write_summary(summary)
+        return summary
+
+    def summarise(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
+        config: Any = self.config
+        counters, lanes = self.runner.counters(), len(self.runner.lanes)
+        per_lane = [describe(self.parts, e) for e in final]
+        return {
+            "agent": config.agent.name,
+            "env": self.parts.env.spec.name,
+            "workflow": config.workflow.name,
+            "seeds": lanes,
+            "env_steps": counters["env_steps"],
+            "updates": counters["updates"],
+            "wall_seconds": wall,
+            "compile_seconds": self.runner.compile_seconds,
+            "env_steps_per_second": counters["env_steps"] * lanes / wall,
+            "updates_per_second": counters["updates"] * lanes / wall,
+            **given_up,
+            **spread_over_seeds(self.parts, per_lane, final),
+            "eval_return_per_seed": {
+                str(lane.seed): v["eval_return"] for lane, v in zip(self.runner.lanes, per_lane, strict=True)
+            },
+            "params_sha256": params_hash([self.parts.workflow.learner(s).params for s in self.runner.states]),
+            **self.parts.workflow.summary_extras() | code_version(),
+        }

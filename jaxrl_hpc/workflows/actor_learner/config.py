@@ -1,0 +1,100 @@
+"""Settings of actors and learners that are processes of their own, and which of them fit together."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from jaxrl_hpc.comm.ranks import world
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import Agent, Replay
+from jaxrl_hpc.workflows.actor_learner.learner import check_windows
+from jaxrl_hpc.workflows.base import Resources, WorkflowConfig
+
+
+class ActorLearnerConfig(WorkflowConfig):
+    """Settings of every workflow in which actors and learners are processes of their own."""
+
+    uses_ranks: ClassVar[bool] = True
+    replay_unroll: ClassVar[int] = 16  # so that a message is worth its cost
+
+    learners: int = static(1, "ranks that learn: the first ones", ge=1)
+    actors: int = static(
+        0, "ranks that act, checked against the job; 0: all that do not learn", changeable=True, ge=0
+    )
+    learner_mode: Literal["own", "shared"] = static(
+        "own", "several learners: each has actors and a replay of its own, or the first shares batches out"
+    )
+    num_envs: int = static(8, "environment copies of each actor", ge=1)
+    unroll_length: int = static(0, "steps of every copy per message; 0: as many as suit the agent", ge=0)
+    updates_per_iteration: int = static(1, "replay samples learned from per unroll", ge=1)
+    batch_trajectories: int = static(1, "unrolls per update, for agents that learn from them", ge=1)
+    in_flight: int = static(1, "unrolls of an actor that may be under way before it waits", ge=1, le=1024)
+    publish_every: int = static(1, "iterations between new parameters for actors", ge=1)
+    max_lag: int | None = static(
+        None, "unrolls made with parameters older than so many iterations are dropped", ge=0
+    )
+    actor_lag: int = static(
+        0, "act with parameters at least this many versions behind the newest", ge=0, le=10_000
+    )
+    lockstep: bool = static(False, "one actor, which waits for the parameters after each of its unrolls")
+    deadline_seconds: float = static(
+        300.0,
+        "the job is ended when one of its ranks makes no progress for this long; 0: never",
+        changeable=True,
+        ge=0,
+    )
+
+    @property
+    def cuts_windows(self) -> bool:
+        """The next unroll may be another actor's."""
+        return not self.lockstep
+
+    @property
+    def may_lose_unrolls(self) -> bool:
+        """Whether the transport throws unrolls away when it is full."""
+        return False
+
+    def resources(self) -> Resources:
+        return Resources(
+            # of all actors: what exploration with an epsilon per copy is spread over
+            total_copies=self.num_envs * (self.actors or max(1, world().size - self.learners)),
+            shares_cores=True,
+            deadline_seconds=self.deadline_seconds,
+        )
+
+
+def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> None:
+    """What does not fit together, one sentence each."""
+    config.check_priorities(agent, replay)
+    check_windows(agent, replay, config.unroll_length, config.cuts_windows, "")
+    if replay and config.batch_trajectories > 1:
+        raise UserError(
+            "workflow.batch_trajectories: an agent with a replay takes one unroll at a time; set it to 1"
+        )
+    if config.max_lag is not None:
+        # how old a fresh unroll may be: parameters are published now and then, and actors may hold back
+        behind = config.publish_every - 1
+        oldest = behind + (config.actor_lag + behind if config.actor_lag else 0)
+        if config.max_lag < oldest:
+            raise UserError(
+                f"workflow.max_lag: even fresh unrolls can be {oldest} iterations old with publish_every = "
+                f"{config.publish_every} and actor_lag = {config.actor_lag}, so that a learner could "
+                f"wait for ever; set it to {oldest} or more"
+            )
+    if config.lockstep:
+        wanted = {"batch_trajectories": 1, "publish_every": 1, "max_lag": None}
+        wanted |= {"learners": 1} if config.learner_mode == "own" else {}
+        wrong = [name for name, value in wanted.items() if getattr(config, name) != value]
+        if wrong or config.actors > 1:
+            raise UserError(
+                "workflow.lockstep: one actor and one learner in turns; leave "
+                f"workflow.{(wrong or ['actors'])[0]} as it is by default"
+            )
+    if config.learner_mode == "shared" and config.learners > 1:
+        size = agent.needs.batch_size or config.num_envs * config.batch_trajectories
+        if size % config.learners:
+            what = "agent.batch_size" if agent.needs.batch_size else "num_envs × batch_trajectories"
+            raise UserError(
+                f"{what} is {size}: it must be a multiple of workflow.learners = {config.learners}"
+            )

@@ -1,0 +1,261 @@
+"""What a learner computes with an unroll: the fused workflow's iteration without its acting.
+
+    fill     unroll → running statistics → replay
+    iterate  fill, then K × (sample, gradient, apply, prioritise); or one batch of unrolls, learned from once
+
+Several learners take every step together, and the mean of their gradients, one flattened message, keeps them
+the same bit for bit. In mode `own` each has its actors and its replay. In mode `shared` the first has all of
+them and gives every learner an equal part of each batch.
+
+Unrolls of different actors do not continue each other, so the last step of an unroll ends the windows that
+reach it: they are shorter and bootstrap there (metric window_used, `check_windows`). Where all unrolls come
+from one actor and none is left out they do continue, and windows cross them: in lock-step and in `dyna`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_hpc import rollout
+from jaxrl_hpc.comm.collectives import Collectives, broadcast, fingerprint
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.replay.global_sampling import part_of
+from jaxrl_hpc.types import Agent, Array, Batch, Env, LearnerState, Metrics, PyTree, Replay, Transition
+from jaxrl_hpc.workflows import update as learning
+
+log = logging.getLogger(__name__)
+LearnerAndReplay = tuple[LearnerState, PyTree]
+
+
+def check_windows(agent: Agent, replay: Replay | None, unroll_length: int, cut: bool, instead: str) -> None:
+    """Windows that end where unrolls do must fit into one; `instead` says what else helps."""
+    if replay is None or not cut or agent.needs.length == 1:
+        return
+    if agent.needs.length > unroll_length:
+        raise UserError(
+            f"workflow.unroll_length is {unroll_length}: windows of the replay end with their unroll, so "
+            f"none could have the agent's {agent.needs.length} steps (agent.n_step, or burn_in + length); "
+            f"set it to {agent.needs.length} or more{instead}"
+        )
+    mean = agent.needs.length - agent.needs.length * (agent.needs.length - 1) / (2 * unroll_length)
+    if mean < 0.9 * agent.needs.length:
+        log.warning(
+            "windows of the replay end with their unroll: of %d steps they have %.1f in the mean (metric "
+            "window_used); a longer workflow.unroll_length loses less%s",
+            agent.needs.length,
+            mean,
+            instead,
+        )
+
+
+class ActorLearnerState(NamedTuple):
+    """A learner between two iterations. Only the replay differs among learners."""
+
+    learner: LearnerState
+    replay: PyTree  # () for agents that learn from trajectories, and where another learner has it
+    key: Array  # [] never consumed: folded with the iteration
+    iteration: Array  # [] int32, warm-up included: the version of the parameters
+    env_steps: Array  # [] int32, of all learners
+
+
+class LearnerGroup(NamedTuple):
+    """The learners of a job, as one of them sees it."""
+
+    size: int
+    number: int
+    shared: bool  # the first shares batches out
+    collectives: Collectives | None  # None: alone
+
+    @property
+    def has_data(self) -> bool:
+        return not self.shared or self.number == 0
+
+    def total(self, tree: PyTree) -> PyTree:
+        """The sum over learners, the same bits on all."""
+        if self.collectives is None:
+            return tree
+        return self.collectives("add", jax.tree.map(lambda x: x[None], tree))
+
+    @property
+    def reduce(self) -> learning.Reduce:
+        return learning.Reduce(self.mean, self.total)
+
+    def mean(self, tree: PyTree) -> PyTree:
+        return tree if self.collectives is None else jax.tree.map(lambda x: x / self.size, self.total(tree))
+
+
+class LearnerSettings(NamedTuple):
+    copies: int  # B of an unroll
+    length: int  # T
+    updates: int  # K, per unroll
+    batch: int  # unrolls of an iteration
+    total_env_steps: int
+    priorities: bool  # unrolls come with them
+    continuous: bool  # one actor whose unrolls continue each other, none left out
+    served: int  # learners that get unrolls
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.served * self.batch * self.copies * self.length
+
+
+class LearnerPrograms:
+    """Functions of one learner, to be compiled. Unrolls are sequences of (trajectory [T, B], priority)."""
+
+    def __init__(self, settings: LearnerSettings, env: Env, agent: Agent, replay: Replay | None) -> None:
+        self.settings, self.env, self.agent, self.replay = settings, env, agent, replay
+
+    def init(self, key: Array, hypers: dict[str, dict[str, Array]], team: LearnerGroup) -> ActorLearnerState:
+        agent_key, rollout_key, run_key = jax.random.split(key, 3)
+        learner = self.agent.init(agent_key, hypers["agent"])
+        memory: PyTree = ()
+        if self.replay and team.has_data:
+            step = jax.eval_shape(lambda: self._one_step(learner, rollout_key))
+            example = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), step)
+            memory = self.replay.init(example, hypers["replay"])
+        return ActorLearnerState(learner, memory, run_key, jnp.int32(0), jnp.int32(0))
+
+    def _one_step(self, learner: LearnerState, key: Array) -> Transition:
+        ids = jnp.arange(self.settings.copies, dtype=jnp.int32)
+        copies = rollout.start(self.env, self.agent, key, ids)
+        return rollout.unroll(self.env, self.agent, self.agent.actor(learner), copies, 1)[1]
+
+    def fill(
+        self, state: ActorLearnerState, unrolls: Sequence[tuple[Transition, PyTree]], team: LearnerGroup
+    ) -> ActorLearnerState:
+        """Take unrolls in without learning; `unrolls` is empty where another learner has them."""
+        return self._take(state, unrolls, team)[0]
+
+    def _take(
+        self, state: ActorLearnerState, unrolls: Sequence[tuple[Transition, PyTree]], team: LearnerGroup
+    ) -> tuple[ActorLearnerState, Transition | None]:
+        agent, settings = self.agent, self.settings
+        env_steps = state.env_steps + settings.steps_per_iteration
+        progress = env_steps.astype(jnp.float32) / settings.total_env_steps
+        learner, memory = state.learner._replace(progress=progress), state.replay
+        trajectory = None
+        if unrolls:
+            trajectory = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *(t for t, _ in unrolls))
+        if agent.statistics is not None and agent.update_statistics is not None:
+            sums = self._moments(learner, trajectory, team)
+            learner = agent.update_statistics(learner, sums)
+        if self.replay and trajectory is not None:
+            ((_, priority),) = unrolls
+            if not settings.continuous:
+                trajectory = trajectory._replace(last=trajectory.last.at[-1].set(True))
+            memory = self.replay.add(memory, trajectory, priority if settings.priorities else None)
+        iteration = state.iteration + 1
+        return ActorLearnerState(learner, memory, state.key, iteration, env_steps), trajectory
+
+    def _moments(self, learner: LearnerState, trajectory: Transition | None, team: LearnerGroup) -> PyTree:
+        """Sums over what all learners took."""
+        assert self.agent.statistics is not None
+        if trajectory is not None:
+            return team.total(self.agent.statistics(learner, trajectory))
+        like = jax.eval_shape(self.agent.statistics, learner, self.unroll_shape(learner, self.settings.batch))
+        return team.total(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like))
+
+    def unroll_shape(self, learner: PyTree, number: int) -> Transition:
+        """Shapes of `number` unrolls side by side."""
+        step = jax.eval_shape(self._one_step, learner, jax.random.key(0))
+        width = number * self.settings.copies
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((self.settings.length, width, *x.shape[2:]), x.dtype), step
+        )
+
+    def iterate(
+        self,
+        state: ActorLearnerState,
+        sums: Metrics,
+        unrolls: Sequence[tuple[Transition, PyTree]],
+        team: LearnerGroup,
+    ) -> tuple[ActorLearnerState, Metrics]:
+        """One iteration; metrics are added to `sums`."""
+        state, trajectory = self._take(state, unrolls, team)
+        key = jax.random.fold_in(state.key, state.iteration)
+        if team.size > 1 and not team.shared:
+            key = jax.random.fold_in(key, team.number)  # draws of its own
+        learn = self._from_replay if self.replay else self._from_trajectory
+        learner, memory, metrics = learn(state, trajectory, key, team)
+        metrics = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
+        return state._replace(learner=learner, replay=memory), metrics
+
+    def _from_trajectory(
+        self, state: ActorLearnerState, trajectory: Transition | None, key: Array, team: LearnerGroup
+    ) -> tuple[LearnerState, PyTree, Metrics]:
+        if team.shared:
+            shape = self.unroll_shape(state.learner, self.settings.batch)
+            whole = broadcast(team.collectives, trajectory, shape)
+            columns = team.number + team.size * jnp.arange(whole.last.shape[1] // team.size)
+            trajectory = jax.tree.map(lambda x: x[:, columns], whole)
+            key = jax.random.fold_in(key, team.number)
+        assert trajectory is not None
+        batch = learning.as_batch(trajectory)
+        learner, metrics, _ = learning.learn(self.agent, state.learner, batch, key, team.reduce)
+        return learner, (), metrics
+
+    def _from_replay(
+        self, state: ActorLearnerState, _: Transition | None, key: Array, team: LearnerGroup
+    ) -> tuple[LearnerState, PyTree, Metrics]:
+        update = self._update(team)
+        if self.settings.updates == 1:
+            learner, memory, metrics = update((state.learner, state.replay), key)
+            return learner, memory, metrics
+
+        def one(carry: LearnerAndReplay, update_key: Array) -> tuple[LearnerAndReplay, Metrics]:
+            learner, memory, metrics = update(carry, update_key)
+            return (learner, memory), metrics
+
+        keys = jax.random.split(key, self.settings.updates)
+        (learner, memory), stacked = jax.lax.scan(one, (state.learner, state.replay), keys)
+        return learner, memory, {name: value.mean() for name, value in stacked.items()}
+
+    def _update(self, team: LearnerGroup) -> Callable[..., tuple[LearnerState, PyTree, Metrics]]:
+        agent, replay = self.agent, self.replay
+        assert replay is not None
+
+        def alone(carry: LearnerAndReplay, key: Array) -> tuple[LearnerState, PyTree, Metrics]:
+            return learning.learn_from_replay(agent, replay, *carry, key, team.reduce)
+
+        def together(carry: LearnerAndReplay, key: Array) -> tuple[LearnerState, PyTree, Metrics]:
+            learner, memory = carry
+            sample_key, learn_key = jax.random.split(key)
+            learn_key = jax.random.fold_in(learn_key, team.number)
+            mine = replay.sample(memory, sample_key, learner.progress) if team.has_data else None
+            whole = broadcast(team.collectives, mine, self._sample_shape(learner))
+            part = part_of(whole, jnp.int32(team.number), team.size)
+            learner, metrics, priority = learning.learn(agent, learner, part, learn_key, team.reduce)
+            metrics |= learning.window_metrics(agent, whole)
+            assert team.collectives is not None
+            everyone = team.collectives("gather", priority[None])  # [learners, N / learners]
+            if team.has_data:
+                memory = replay.prioritise(memory, whole.index, everyone.T.reshape(-1))
+            return learner, memory, metrics
+
+        return together if team.shared else alone
+
+    def grads_shape(self, learner: LearnerState) -> PyTree:
+        """Shapes of what the agent's gradient of one batch gives; for agents without minibatches."""
+        if self.replay:
+            batch = self._sample_shape(learner)
+        else:
+            batch = jax.eval_shape(learning.as_batch, self.unroll_shape(learner, self.settings.batch))
+        return jax.eval_shape(self.agent.gradient, learner, batch, jax.random.key(0))[0]
+
+    def _sample_shape(self, learner: LearnerState) -> Batch:
+        """Of all learners' parts together."""
+        window, size = self.agent.needs.length, self.agent.needs.batch_size
+        step = self.unroll_shape(learner, 1)
+        data = jax.tree.map(lambda x: jax.ShapeDtypeStruct((window, size, *x.shape[2:]), x.dtype), step)
+        weight, index = (jax.ShapeDtypeStruct((size,), kind) for kind in (jnp.float32, jnp.int32))
+        return Batch(data, weight, index)  # type: ignore[arg-type]
+
+
+def mark(state: ActorLearnerState) -> Array:
+    """A number by which learners that drift apart are found."""
+    return fingerprint(state.learner)

@@ -1,0 +1,63 @@
+"""Actors and learners connected by memory that both can reach: every actor has a window, learners fetch.
+
+    actor:  unroll → ring in its memory ←─ fetch ─ learner:  iterate → slot in its memory ←─ read ─ actors
+
+No messages are sent: an actor puts unrolls into its ring and looks at the learner's slot for newer
+parameters, a learner takes unrolls out of rings. With several learners `selection` says whose rings a learner
+reads (comm/rma/transport.py): `range`, its own actors', or `random`, anyone's, where learners may collide.
+Everything else is as in `async`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxrl_hpc.comm.rma.transport import RmaOptions, one_sided
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import Agent, Env, Replay, Workflow
+from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig
+from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner, make_learning
+
+
+class OneSidedConfig(ActorLearnerConfig):
+    """What workflows over windows have in common."""
+
+    one_sided: Literal["auto", "required", "never"] = static(
+        "auto",
+        "windows: if they pass a test at the start, or else messages; or end the job; or never",
+        changeable=True,
+    )
+    progress_thread: Literal["auto", "always", "never"] = static(
+        "auto",
+        "a thread per rank by which others reach its memory while it computes; auto: if that is needed",
+        changeable=True,
+    )
+
+
+class Config(OneSidedConfig):
+    """The rma workflow's settings: rings in actors' memory."""
+
+    name: Literal["rma"] = "rma"
+    selection: Literal["range", "random"] = static(
+        "range", "several learners: each reads the rings of its own actors, or of any"
+    )
+    when_full: Literal["block", "reject", "drop_oldest"] = static(
+        "block", "an actor whose ring is full waits, throws the new unroll away, or the oldest"
+    )
+
+    @property
+    def may_lose_unrolls(self) -> bool:
+        return self.when_full != "block"
+
+
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    options = RmaOptions(
+        place="actor",
+        rule=config.when_full,
+        selection=config.selection,
+        one_sided=config.one_sided,
+        thread=config.progress_thread,
+        deadline_seconds=config.deadline_seconds,
+    )
+    learning, warmup = make_learning(config, env, agent, replay, total_env_steps)
+    return ActorLearner(config, one_sided(options), learning, warmup)

@@ -1,0 +1,427 @@
+"""Actors and learners as processes of their own, over any transport: one workflow of the contract.
+
+Before `join`, a process can only inspect shapes (as `evaluate` does); `join` makes it a learner or an actor
+of its job. A learner's iteration takes unrolls from its mailbox, calls one program and publishes the
+parameters. An actor (actor.py) is what `assist` runs. One seed per job; rank 0 evaluates and writes; all
+learners take every step together.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
+from jaxrl_hpc.checkpoint.sharded import ShardedCheckpointer
+from jaxrl_hpc.comm.collectives import Collectives, compare_replicas
+from jaxrl_hpc.comm.layout import Layout
+from jaxrl_hpc.comm.messaging import Control
+from jaxrl_hpc.comm.ranks import Ranks
+from jaxrl_hpc.comm.roles import Roles, assign
+from jaxrl_hpc.comm.transport import BufferSizes, Transport
+from jaxrl_hpc.envs.external.host import count_given_up_elsewhere, given_up_counts
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.metrics.trace import Trace
+from jaxrl_hpc.types import (
+    Agent,
+    Array,
+    Env,
+    Job,
+    LearnerState,
+    Metrics,
+    PyTree,
+    Replay,
+    Role,
+    StopRequest,
+    Store,
+)
+from jaxrl_hpc.workflows.actor_learner import staleness
+from jaxrl_hpc.workflows.actor_learner.actor import Actor
+from jaxrl_hpc.workflows.actor_learner.arrival_log import ArrivalRecorder, ArrivalReplay, file_of
+from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig, check
+from jaxrl_hpc.workflows.actor_learner.learner import (
+    ActorLearnerState,
+    LearnerGroup,
+    LearnerPrograms,
+    LearnerSettings,
+    mark,
+)
+from jaxrl_hpc.workflows.actor_learner.mailbox import ArrivalSchedule, Mailbox, MailboxRules
+from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorSnapshot, Link, make_acting
+from jaxrl_hpc.workflows.base import WorkflowBase
+
+
+class ActorLearner(WorkflowBase):
+    """The workflow.
+
+    Args:
+      config: its settings.
+      transport: what connects actors and learners.
+      learning: what a learner computes.
+      warmup_iterations: iterations of learners that only fill the replay.
+    """
+
+    def __init__(
+        self,
+        config: ActorLearnerConfig,
+        transport: Transport,
+        learning: LearnerPrograms,
+        warmup_iterations: int,
+    ) -> None:
+        self.config, self.transport, self.learning = config, transport, learning
+        self.warmup_iterations = warmup_iterations
+        self.steps_per_iteration = learning.settings.steps_per_iteration
+        self.warmup_steps = warmup_iterations * self.steps_per_iteration
+        self.roles = Roles(None, 0, config.learners, 0, learning.settings.served)
+        self.ranks = Ranks()  # of the learners
+        self.team = self._team(Ranks())
+        self.layout = Layout(config.learners, config.learners, 0, (jax.local_devices()[0],))
+        self.mailbox: Mailbox | None = None
+        self.acting: ActorPrograms
+        self.channel: Any = None  # this rank's end
+        self.control: Any = None
+        self.job: Job | None = None  # None: this process only inspects
+        self.restored: ActorSnapshot | None = None  # actors' part of the checkpoint that is being continued
+        self.seconds_before = 0.0  # of earlier jobs of the run
+        self._last: ActorSnapshot | None = None  # of actors that have been released
+        self._left_out = np.zeros(2)  # unrolls of the whole run that were dropped and lost
+        self._clock = (0.0, time.perf_counter())  # seconds waited, and when that was
+        self._counts: dict[str, int] = {}  # of the channel, up to the last metrics
+        self._programs: dict[str, Any] = {}
+        self._names: list[str] = []
+
+    # -- joining a job -------------------------------------------------------
+
+    def _team(self, ranks: Ranks) -> LearnerGroup:
+        """A learner without the others: enough to inspect shapes."""
+        shared = self.config.learner_mode == "shared" and self.config.learners > 1
+        if ranks.size == 1:
+            return LearnerGroup(1, 0, False, None)
+        layout = Layout(ranks.size, ranks.size, ranks.rank, (jax.local_devices()[0],))
+        return LearnerGroup(ranks.size, ranks.rank, shared, Collectives(layout, ranks.programs, True))
+
+    def assign(self, ranks: Ranks) -> Roles:
+        """Roles in this job; together with all ranks."""
+        config = self.config
+        shared = config.learner_mode == "shared"
+        self.roles = assign(ranks.comm, ranks.size, ranks.rank, config.learners, config.actors, shared)
+        if config.lockstep and self.roles.actors > 1:
+            raise UserError(
+                f"workflow.lockstep: one actor, but this job has {self.roles.actors}: mpirun -n 2"
+            )
+        apart = ranks.comm.Split(0 if self.roles.learns else 1, ranks.rank)
+        self.ranks = Ranks(apart)
+        if self.roles.learns:
+            self.team = self._team(self.ranks)
+            self.layout = self.layout._replace(rank=self.ranks.rank)
+        return self.roles
+
+    def join(self, job: Job) -> Role:
+        if job.seeds > 1:
+            raise UserError(
+                f"run.seeds is {job.seeds}: with actors on ranks of their own a job trains one seed; "
+                "start a job per seed with run.seed=…"
+            )
+        roles = self.assign(job.ranks)
+        self.job = job
+        self._agree_on_acting(roles, job.hypers)
+        self.control = Control(roles.comm)
+        self.channel = self.connect(roles)
+        return Role(roles.learns, self.ranks)
+
+    def connect(self, roles: Roles) -> Any:
+        """This rank's end of the transport; together with all ranks."""
+        sizes = BufferSizes(self.acting.message.nbytes, self.acting.params.nbytes, self.config.in_flight)
+        return (self.transport.learner if roles.learns else self.transport.actor)(roles, sizes)
+
+    def _agree_on_acting(self, roles: Roles, hypers: PyTree) -> None:
+        """The actors' programs; checks that all ranks have the same message layouts."""
+        settings, learning = self.learning.settings, self.learning
+        self.acting = make_acting(
+            learning.env,
+            learning.agent,
+            hypers["agent"],
+            copies=settings.copies,
+            length=settings.length,
+            priorities=settings.priorities,
+        )
+        self.acting.message.agree(roles.comm, "the layout of unrolls")
+
+    def assist(self, stop: StopRequest) -> bool:
+        """Act until the learner releases this rank."""
+        job = self.job
+        assert job is not None, "join comes first"
+        trace = Trace(job.ranks.rank, job.profile)
+        actor = self.make_actor(job, trace)
+        actor.begin(job.key)
+        finished = actor.serve(stop)
+        job.watchdog.at("finishing", actor.state.sequence, armed=False)
+        self.channel.close()
+        if job.profile:
+            trace.write(job.folder)
+        job.ranks.barrier()
+        return finished
+
+    def make_actor(self, job: Job, trace: Trace) -> Actor:
+        return Actor(
+            self.acting,
+            Link(self.roles, self.channel, self.control, job.watchdog),
+            trace,
+            lag=self.config.actor_lag,
+            lockstep=self.config.lockstep,
+            replayed=bool(job.replay_schedule),
+            given_up=self._given_up,
+        )
+
+    def _given_up(self) -> tuple[int, int]:
+        """Episodes that this rank's outside simulators dropped and restarted."""
+        counts = given_up_counts(self.learning.env)
+        return counts.get("dropped_episodes", 0), counts.get("restarted_episodes", 0)
+
+    # -- starting and ending -------------------------------------------------
+
+    def start(self, state: ActorLearnerState) -> ActorLearnerState:
+        """Start the actors of a learner: fresh, or where a checkpoint left them."""
+        if self.job is None or not self.team.has_data:
+            return state
+        job, kept, number = self.job, self.restored, self.roles.number
+        self.check_schedules(job, resumed=kept is not None)
+        kept = kept or ActorSnapshot.nothing(self.acting)
+        schedule = None
+        if job.replay_schedule:
+            schedule = ArrivalReplay(file_of(job.replay_schedule, number), kept.taken)
+            if schedule.actors() > self.roles.actors:
+                raise UserError(
+                    f"run.replay_schedule: {job.replay_schedule} was recorded with {schedule.actors()} "
+                    f"actors, but this job has {self.roles.actors}: start as many"
+                )
+        record = ArrivalRecorder(file_of(job.folder, number), kept.taken) if job.record_schedule else None
+        given_up = functools.partial(count_given_up_elsewhere, self.learning.env)
+        self.mailbox = Mailbox(
+            self.acting,
+            Link(self.roles, self.channel, self.control, job.watchdog),
+            kept,
+            MailboxRules(self.config.max_lag, self.config.actor_lag, given_up),
+            ArrivalSchedule(record, schedule),
+            add=self.ranks.add,
+            seconds_before=self.seconds_before,
+        )
+        self.publish(state, int(state.iteration))
+        return state
+
+    def check_schedules(self, job: Job, resumed: bool) -> None:
+        """Refuse to record or replay a schedule that would not fix the run."""
+        del resumed  # learners go on where a schedule stands
+        if not (job.record_schedule or job.replay_schedule):
+            return
+        if self.config.may_lose_unrolls:
+            raise UserError(
+                "run.record_schedule, run.replay_schedule: unrolls that were lost are in no schedule: set "
+                "workflow.when_full=block"
+            )
+        if self.channel.gone is not None:
+            raise UserError(
+                "run.record_schedule, run.replay_schedule: unrolls of an actor must go to one learner only: "
+                "workflow.selection=range, or workflow.help=false"
+            )
+
+    def close(self, finished: bool) -> None:
+        """Release the actors; their last states are kept for the checkpoint."""
+        if self._last is not None:
+            return
+        assert self.job is not None, "join comes first"
+        self._last = self.snapshot()
+        self._left_out = self.ranks.add(np.array([self._last.dropped, self._last.lost]))
+        if self.mailbox is not None:
+            self.mailbox.stop(finished)
+        self.channel.close()
+        self.job.ranks.barrier()  # actors have written their traces
+
+    def snapshot(self) -> ActorSnapshot:
+        """Actors' states and messages in flight, for a checkpoint."""
+        if self._last is not None:
+            return self._last
+        return self.mailbox.snapshot() if self.mailbox else ActorSnapshot.nothing(self.acting)
+
+    def store(self, directory: Path, keep: int) -> Store:
+        return ActorLearnerStore(self, directory, keep)
+
+    def stop_request(self) -> tuple[int, int]:
+        return self.mailbox.signal if self.mailbox else (0, 0)
+
+    def describe(self) -> str:
+        return self.roles.describe()
+
+    def summary_extras(self) -> dict[str, Any]:
+        dropped, lost = self._left_out
+        return {
+            "learners": self.roles.learners,
+            "actors": self.roles.actors,
+            "dropped_unrolls": int(dropped),  # too old to be used
+            "lost_unrolls": int(lost),  # by the transport's rule on full
+        }
+
+    # -- the learner ---------------------------------------------------------
+
+    def init(self, key: Array, hypers: PyTree) -> ActorLearnerState:
+        return jax.jit(lambda key, hypers: self.learning.init(key, hypers, self.team))(key, hypers)
+
+    def learner(self, state: ActorLearnerState) -> LearnerState:
+        return state.learner
+
+    def counters(self, state: ActorLearnerState) -> dict[str, Array]:
+        return {"iteration": state.iteration, "env_steps": state.env_steps, "updates": state.learner.step}
+
+    def compile(self, state: ActorLearnerState) -> None:
+        """Programs for a state of these shapes."""
+        learning, team, settings = self.learning, self.team, self.learning.settings
+        one = learning.unroll_shape(state.learner, 1)
+        rated: PyTree = jax.ShapeDtypeStruct(one.last.shape, jnp.float32) if settings.priorities else ()
+        unrolls = [(one, rated)] * settings.batch if team.has_data else []
+        iterate = functools.partial(learning.iterate, team=team)
+        _, metrics = jax.eval_shape(lambda s, u: iterate(s, {}, u), state, unrolls)
+        self._names = sorted(metrics)
+        sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self._names}
+        self._programs = {
+            "iterate": self._program(iterate, (0, 1), state, sums, unrolls),
+            "params": self._program(lambda s: learning.agent.actor(s.learner), (), state),
+            "mark": self._program(mark, (), state),
+        }
+        if self.warmup_iterations:
+            self._programs["fill"] = self._program(
+                functools.partial(learning.fill, team=team), (0,), state, unrolls
+            )
+
+    def _program(self, function: Any, donate: tuple[int, ...], *shapes: PyTree) -> Any:
+        """Compiled ahead. With messages inside (mpi4jax) it is called through jit, which finds it cached."""
+        jitted = jax.jit(function, donate_argnums=donate)
+        compiled = jitted.lower(*shapes).compile()
+        return compiled if self.team.collectives is None else jitted
+
+    def publish(self, state: ActorLearnerState, version: int) -> None:
+        """Parameters for actors."""
+        if self.mailbox is None:
+            return
+        packing = self.mailbox.acting.params
+        buffer = packing.empty()
+        packing.pack(self._programs["params"](state), buffer)
+        self.mailbox.published(version, buffer)
+
+    def _take(self, version: int) -> list[tuple[Any, Any]]:
+        if self.mailbox is None:  # another learner has the data
+            assert self.job is not None
+            self.job.watchdog.at("learning", version, often=True)
+            return []
+        messages = self.mailbox.take(self.learning.settings.batch, version)
+        return [(message.trajectory, message.priority) for message in messages]
+
+    def warmup(self, state: ActorLearnerState) -> ActorLearnerState:
+        """Fill the replay; actors see how far the run is."""
+        version = int(state.iteration)
+        for number in range(self.warmup_iterations):
+            state = self._programs["fill"](state, self._take(version + number))
+            self.publish(state, version + number + 1)
+        if self.mailbox is not None:
+            self.mailbox.ages.reset()
+        return state
+
+    def step(self, state: ActorLearnerState, iterations: int) -> tuple[ActorLearnerState, Metrics]:
+        """Iterations with the unrolls that arrive; metrics are those of all learners."""
+        sums = {name: jnp.float32(0) for name in self._names}
+        version = int(state.iteration)
+        for number in range(1, iterations + 1):
+            state, sums = self._programs["iterate"](state, sums, self._take(version + number - 1))
+            if (version + number) % self.config.publish_every == 0:
+                self.publish(state, version + number)
+        return state, self._metrics(state, sums, iterations)
+
+    def _metrics(self, state: ActorLearnerState, sums: Metrics, iterations: int) -> Metrics:
+        """Means over learners; collective."""
+        mine = self.mailbox.ages if self.mailbox else staleness.Staleness()
+        idle = self.mailbox.backoff.seconds if self.mailbox else 0.0
+        now = time.perf_counter()
+        shares = [(idle - self._clock[0]) / max(now - self._clock[1], 1e-9)]
+        self._clock = (idle, now)
+        values = [float(sums[name]) / max(iterations, 1) for name in self._names]
+        counts = self.channel.counts
+        events = [counts[name] - self._counts.get(name, 0) for name in counts]
+        self._counts = counts
+        own = mine.sums()
+        total = self.ranks.add(np.concatenate([[*values, *shares], own, events]))
+        everyone = self.ranks.everyone(mine.largest, int(self._programs["mark"](state)))
+        mine.reset()
+        count = len(self._names)
+        metrics: dict[str, Any] = dict(zip(self._names, total[:count] / self.ranks.size, strict=True))
+        metrics |= staleness.describe(total[count + 1 : count + 1 + own.size], int(everyone[:, 0].max()))
+        metrics |= dict(zip(counts, total[count + 1 + own.size :], strict=True))
+        metrics["learner_idle"] = total[count] / self.learning.settings.served
+        compare_replicas(self.layout, everyone[:, 1])
+        return metrics | {"updates": int(state.learner.step)}
+
+
+def make_learning(
+    config: ActorLearnerConfig, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int
+) -> tuple[LearnerPrograms, int]:
+    """What a learner computes, and how many iterations only fill the replay; refuses what does not fit."""
+    check(config, agent, replay)
+    settings = LearnerSettings(
+        copies=config.num_envs,
+        length=config.unroll_length,
+        updates=config.updates_per_iteration,
+        batch=1 if replay else config.batch_trajectories,
+        total_env_steps=total_env_steps,
+        priorities=config.actor_priorities,
+        continuous=not config.cuts_windows,
+        served=1 if config.learner_mode == "shared" else config.learners,
+    )
+    warmup = -(-replay.min_steps // (config.num_envs * config.unroll_length)) if replay else 0
+    return LearnerPrograms(settings, env, agent, replay), warmup
+
+
+class ActorLearnerStore:
+    """A consistent snapshot of the whole job: learners' states (checkpoint/sharded.py), the actors'
+    environment copies by actor number, and the unrolls that were sent and not yet learned from.
+
+    With fewer actors than before, the states of the others are kept for later; new actors start fresh copies
+    with keys of their own.
+    """
+
+    def __init__(self, flow: ActorLearner, directory: Path, keep: int) -> None:
+        self.flow, self.ranks, number = flow, flow.ranks, flow.ranks.rank
+        self._learners = ShardedCheckpointer(directory, [number], flow.ranks, keep)
+        self._actors = Checkpointer(directory / f"actors-{number:04d}", keep + 1)
+
+    def latest(self) -> int | None:
+        return self._learners.latest()
+
+    def save(self, step: int, states: Sequence[PyTree], host: dict[str, Any]) -> None:
+        """Actors first: the learners' manifest is the commit mark."""
+        snapshot, (state,) = self.flow.snapshot(), states
+        fields = snapshot._asdict()
+        arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+        numbers = {name: int(value) for name, value in fields.items() if name not in arrays}
+        self.ranks.all_succeed(lambda: self._actors.save(step, arrays, numbers))
+        self._learners.save(step, state._replace(replay=()), {self.ranks.rank: state.replay}, host)
+
+    def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:
+        (shape,) = shapes
+
+        def read_actors(step: int) -> None:
+            if self.flow.job is not None:  # to train on, not only to inspect the learner
+                _, leaves, numbers = self._actors.load(step)
+                fields = ActorSnapshot._fields
+                arrays = {name: leaves[f"['{name}']"] for name in fields if name not in numbers}
+                self.flow.restored = ActorSnapshot(**arrays, **numbers)
+
+        step, shared, parts, host = self._learners.restore(
+            shape._replace(replay=()), shape.replay, also=read_actors
+        )
+        self.flow.seconds_before = host["wall_seconds"]
+        return step, [shared._replace(replay=parts[self.ranks.rank])], host

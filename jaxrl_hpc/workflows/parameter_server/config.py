@@ -1,0 +1,81 @@
+"""Settings of the parameter server, and which of them fit together."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from jaxrl_hpc.comm.ranks import world
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import Agent, Replay
+from jaxrl_hpc.workflows.actor_learner.learner import check_windows
+from jaxrl_hpc.workflows.base import Resources, WorkflowConfig
+
+
+class Config(WorkflowConfig):
+    """The parameter server's settings. Sizes are those of one worker."""
+
+    uses_ranks: ClassVar[bool] = True
+
+    name: Literal["parameter_server"] = "parameter_server"
+    rule: Literal["lock", "hogwild", "accumulate", "server"] = static(
+        "lock", "how changes come together: one at a time, by plain stores, number by number, at server ranks"
+    )
+    servers: int = static(1, "rule server: the last ranks, each with a shard of the parameters", ge=1)
+    workers: int = static(
+        0, "ranks that act and learn, checked against the job; 0: all others", changeable=True, ge=0
+    )
+    optimiser: Literal["worker", "server"] = static(
+        "worker", "whose it is: workers give changes of parameters, or gradients for one optimiser"
+    )
+    local_updates: int = static(1, "H, iterations between exchanges", ge=1, le=10_000)
+    num_envs: int = static(8, "environment copies of each worker", ge=1)
+    replay: Literal["local", "global"] = static(
+        "local", "each worker remembers its own steps, or everybody's"
+    )
+    max_lag: int | None = static(None, "changes older than so many exchanges are dropped", ge=0)
+    deadline_seconds: float = static(
+        300.0,
+        "the job is ended when one of its ranks makes no progress for this long; 0: never",
+        changeable=True,
+        ge=0,
+    )
+
+    def resources(self) -> Resources:
+        return Resources(
+            # of all workers: what exploration with an epsilon per copy is spread over
+            total_copies=self.num_envs * self.workers_of(world().size),
+            shares_cores=True,
+            deadline_seconds=self.deadline_seconds,
+        )
+
+    def workers_of(self, ranks: int) -> int:
+        return self.workers or max(1, ranks - self.serving)
+
+    @property
+    def cuts_windows(self) -> bool:
+        """The next unroll may be another worker's."""
+        return self.replay == "global"
+
+    @property
+    def serving(self) -> int:
+        return self.servers if self.rule == "server" else 0
+
+
+def check(config: Config, agent: Agent, replay: Replay | None) -> None:
+    """What does not fit together, one sentence each."""
+    config.check_priorities(agent, replay)
+    if config.replay == "global" and replay is None:
+        raise UserError("workflow.replay=global: this agent has no replay; set it to local")
+    check_windows(agent, replay, config.unroll_length, config.cuts_windows, ", or workflow.replay=local")
+    if config.optimiser == "server" and config.rule in ("hogwild", "accumulate"):
+        raise UserError(
+            f"workflow.rule={config.rule} can only add changes: set workflow.optimiser=worker, or rule=lock"
+        )
+    if config.optimiser == "server" and config.rule == "server" and config.servers > 1:
+        raise UserError(
+            "workflow.servers: gradients are clipped by their norm over all parameters, which no shard "
+            "knows; set it to 1, or workflow.optimiser=worker"
+        )
+    if config.servers > 1 and config.rule != "server":
+        raise UserError(f"workflow.servers: rule {config.rule!r} has none; use workflow.rule=server")

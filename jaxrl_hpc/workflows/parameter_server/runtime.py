@@ -1,0 +1,416 @@
+"""Workers, and servers where the rule has them: one workflow of the contract.
+
+Before `join`, a process can only inspect shapes (as `evaluate` does); `join` makes it a worker or a server
+of its job, `start` puts the parameters where all workers find them. A chunk is a number of exchanges, by
+any workers. At its end all workers synchronise: nothing is in flight then, and the shared parameters can be
+saved. One seed per job; rank 0 evaluates and writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_hpc.checkpoint.sharded import ShardedCheckpointer
+from jaxrl_hpc.comm.buffers import BufferLayout
+from jaxrl_hpc.comm.params.exchange import Exchange, ExchangeSettings, WindowExchange
+from jaxrl_hpc.comm.params.exchange_log import ExchangeLog
+from jaxrl_hpc.comm.params.server import Client, Server
+from jaxrl_hpc.comm.ranks import Ranks, world
+from jaxrl_hpc.comm.rma.atomics import AtomicCounter
+from jaxrl_hpc.comm.rma.window import Window
+from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.types import (
+    Agent,
+    Array,
+    Env,
+    Job,
+    LearnerState,
+    Metrics,
+    PyTree,
+    Replay,
+    Role,
+    StopRequest,
+    Store,
+)
+from jaxrl_hpc.workflows.actor_learner import learner
+from jaxrl_hpc.workflows.actor_learner.arrival_log import (
+    ArrivalEntry,
+    ArrivalRecorder,
+    ArrivalReplay,
+    file_of,
+)
+from jaxrl_hpc.workflows.base import WorkflowBase
+from jaxrl_hpc.workflows.parameter_server import exchange_schemes
+from jaxrl_hpc.workflows.parameter_server.chunk_metrics import ChunkMetrics
+from jaxrl_hpc.workflows.parameter_server.config import Config
+from jaxrl_hpc.workflows.parameter_server.merge_statistics import reconcile
+from jaxrl_hpc.workflows.parameter_server.worker import (
+    ALONE,
+    CentralState,
+    ParameterServerState,
+    WorkerPrograms,
+    WorkerState,
+    WorkResult,
+)
+
+FOREVER = 1e9  # seconds
+
+
+class ParameterServer(WorkflowBase):
+    """The workflow."""
+
+    def __init__(
+        self, config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int
+    ) -> None:
+        self.config, self.env, self.agent, self.replay = config, env, agent, replay
+        self.sizes = learner.LearnerSettings(
+            copies=config.num_envs,
+            length=config.unroll_length,
+            updates=config.updates_per_iteration,
+            batch=1,
+            total_env_steps=total_env_steps,
+            priorities=config.actor_priorities,
+            continuous=not config.cuts_windows,
+            served=1,
+        )
+        per_iteration = self.sizes.steps_per_iteration
+        self.num_workers = config.workers_of(world().size)
+        self.warmup_iterations = -(-replay.min_steps // per_iteration) if replay else 0
+        self.warmup_steps = self.num_workers * self.warmup_iterations * per_iteration
+        self.steps_per_iteration = config.local_updates * per_iteration  # an iteration is an exchange
+        self.total_env_steps = total_env_steps
+        self._worker: WorkerPrograms | None = None
+        self.job: Job | None = None  # None: this process only inspects
+        self.ranks = Ranks()  # of the workers
+        self.number = 0  # of this worker
+        self.exchange: Exchange
+        self.client: Client | None = None  # the same, if there are servers
+        self.recorder: ArrivalRecorder | None = None
+        self.turns: list[int] | None = None  # replayed: the exchanges that are this worker's
+        self.claims: AtomicCounter
+        self.circulation: ExchangeLog | None = None
+        self._programs: dict[str, Any] = {}
+        self._names: list[str] = []
+        self._windows: list[Window] = []
+        self._closed = False
+
+    @property
+    def worker(self) -> WorkerPrograms:
+        assert self._worker is not None, "init comes first"
+        return self._worker
+
+    def _make_worker(self, hypers: PyTree) -> WorkerPrograms:
+        config = self.config
+        shape: LearnerState = jax.eval_shape(self.agent.init, jax.random.key(0), hypers)
+        if config.optimiser == "worker":
+            scheme = exchange_schemes.deltas(self.agent, shape)
+        else:
+            programs = learner.LearnerPrograms(self.sizes, self.env, self.agent, self.replay)
+            scheme = exchange_schemes.gradients(self.agent, shape, programs.grads_shape(shape))
+        everyone = config.replay == "global"
+        return WorkerPrograms(
+            self.sizes, self.env, self.replay, scheme, config.local_updates, self.warmup_iterations, everyone
+        )
+
+    def init(self, key: Array, hypers: PyTree) -> ParameterServerState:
+        if self._worker is None:
+            self._worker = self._make_worker(hypers["agent"])
+        worker, number, several = self._worker, jnp.int32(self.number), self.num_workers > 1
+        return jax.jit(lambda key, hypers: worker.init(key, hypers, number, several))(key, hypers)
+
+    def learner(self, state: ParameterServerState) -> LearnerState:
+        """With the parameters that are kept for all."""
+        found = self.worker.scheme.install(state.own.state.learner, state.shared.central)
+        steps = self.warmup_steps + state.shared.number * self.steps_per_iteration
+        return found._replace(progress=jnp.float32(steps / self.total_env_steps))
+
+    def counters(self, state: ParameterServerState) -> dict[str, Array]:
+        shared = state.shared
+        return {
+            "iteration": shared.number,
+            "env_steps": self.warmup_steps + shared.number * self.steps_per_iteration,
+            "updates": shared.updates,
+        }
+
+    def fresh(self) -> ParameterServerState:
+        assert self.job is not None, "join comes first"
+        return self.init(self.job.key, self.job.hypers)
+
+    # -- roles ---------------------------------------------------------------
+
+    def join(self, job: Job) -> Role:
+        """Become a worker or a server of the job."""
+        config, serving, ranks = self.config, self.config.serving, job.ranks
+        if job.seeds > 1:
+            raise UserError(
+                f"run.seeds is {job.seeds}: with a parameter server a job trains one seed; "
+                "start a job per seed with run.seed=…"
+            )
+        workers = ranks.size - serving
+        if workers < 1 or (config.workers and config.workers != workers):
+            wanted = f"workflow.workers={config.workers or '1 or more'}"
+            wanted += f" and workflow.servers={serving}" if serving else ""
+            raise UserError(f"{wanted} do not fit a job of {ranks.size} rank(s): start as many")
+        self.job, self.number = job, min(ranks.rank, workers - 1)
+        self._worker = self._make_worker(job.hypers["agent"])
+        self.everyone = ranks.communicator("workflow parameter_server")
+        works = ranks.rank < workers
+        if ranks.size > 1:
+            self.ranks = Ranks(ranks.comm.Split(0 if works else 1, ranks.rank))
+        self.settings = ExchangeSettings(
+            stored=self.worker.scheme.packing.nbytes,
+            change=exchange_schemes.change_bytes(self.worker.scheme),
+            combine=self.worker.scheme.combine(job.hypers["agent"], self._progress),
+            max_lag=config.max_lag,
+            seconds=config.deadline_seconds or FOREVER,
+            ordered=False,
+        )
+        return Role(works, self.ranks)
+
+    def _progress(self, number: int) -> float:
+        """Of the run after exchange `number`."""
+        return (self.warmup_steps + (number + 1) * self.steps_per_iteration) / self.total_env_steps
+
+    def describe(self) -> str:
+        workers = f"{self.ranks.size} worker{'s' if self.ranks.size > 1 else ''}"
+        servers = f" and {self.config.serving} server(s)" if self.config.serving else ""
+        return f"{workers}{servers}, rule {self.config.rule}"
+
+    @property
+    def watchdog(self) -> Watchdog:
+        assert self.job is not None, "join comes first"
+        return self.job.watchdog
+
+    def assist(self, stop: StopRequest) -> bool:
+        """Serve the shard of this rank until worker 0 releases it."""
+        assert self.job is not None, "join comes first"
+        server = self._server(self.job)
+        finished = server.serve(self.watchdog, stop)
+        self.watchdog.at("finishing", server.number, armed=False)
+        return finished
+
+    def _server(self, job: Job) -> Server:
+        shard, schedule = self.ranks.rank, None
+        if job.replay_schedule:
+            schedule = ArrivalReplay(file_of(job.replay_schedule, shard), 0)
+        recorder: list[ArrivalRecorder] = []
+
+        def note(worker: int, number: int, used: bool) -> None:
+            if job.record_schedule and not recorder:
+                recorder.append(ArrivalRecorder(file_of(job.folder, shard), number))
+            if recorder:
+                recorder[0].add(ArrivalEntry(worker, number, number, int(used)))
+                recorder[0].flush()
+
+        def turn() -> int | None:
+            if schedule is None:
+                return None
+            schedule.position = server.number
+            return schedule.next().actor
+
+        server = Server(self.everyone, shard, self.config.servers, self.settings, note, turn)
+        return server
+
+    def start(self, state: ParameterServerState) -> ParameterServerState:
+        """Put the parameters where all workers find them."""
+        if self.job is None:
+            return state
+        config, comm = self.config, self.ranks.communicator("workflow parameter_server")
+        folder, record, replayed = self.job.folder, self.job.record_schedule, self.job.replay_schedule
+        if (record or replayed) and config.rule == "hogwild":
+            raise UserError("run.record_schedule: hogwild's stores race by design and cannot be repeated")
+        self.settings = self.settings._replace(ordered=bool(record or replayed))
+        if config.rule == "server":
+            servers = list(range(self.ranks.size, self.ranks.size + config.servers))
+            self.client = Client(self.everyone, servers, self.settings, self.watchdog)
+            self.exchange = self.client
+        else:
+            self.exchange = WindowExchange(comm, config.rule, self.settings)
+        self._windows = [Window(comm, AtomicCounter.NBYTES)]
+        self.claims = AtomicCounter(self._windows[0], 0, 0)
+        if self.ranks.first:
+            data = exchange_schemes.bytes_of(self.worker.scheme, state.shared.central)
+            self.exchange.load(data, int(state.shared.number))
+        if replayed:
+            self.turns = self._turns(replayed)
+        if record and config.rule != "server":
+            self.recorder = ArrivalRecorder(file_of(folder, self.number), int(state.own.exchanges))
+        if config.replay == "global":
+            self.circulation = ExchangeLog(comm, self._unrolls.nbytes, self.watchdog)
+            self.circulation.begin(int(state.shared.number))
+        self.ranks.barrier()
+        return state
+
+    def _turns(self, replayed: str) -> list[int]:
+        if self.config.rule == "server":
+            schedule = ArrivalReplay(file_of(replayed, 0), 0)
+            if schedule.actors() > self.ranks.size:
+                raise UserError(f"run.replay_schedule: start {schedule.actors()} workers, as {replayed} had")
+            return [place for place, entry in enumerate(schedule.entries) if entry.actor == self.number]
+        return [entry.version for entry in ArrivalReplay(file_of(replayed, self.number), 0).entries]
+
+    def stop_request(self) -> tuple[int, int]:
+        return self.client.signal if self.client else (0, 0)
+
+    def close(self, finished: bool) -> None:
+        """Release the servers; together with all workers."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.client:
+            self.client.finished = finished
+        self.exchange.close()
+        for window in self._windows:
+            window.free()
+
+    def store(self, directory: Path, keep: int) -> Store:
+        return ParameterServerStore(self, directory, keep)
+
+    # -- programs ------------------------------------------------------------
+
+    def compile(self, state: ParameterServerState) -> None:
+        """Programs for a state of these shapes."""
+        worker, learning = self.worker, self.worker.learning
+        one = learning.unroll_shape(state.own.state.learner, 1)
+        rated: PyTree = ()
+        if worker.settings.priorities:
+            rated = jax.ShapeDtypeStruct(one.last.shape, jnp.float32)
+        names = jax.eval_shape(
+            lambda s, u: learning.iterate(s, {}, [u], ALONE)[1], state.own.state, (one, rated)
+        )
+        self._names = sorted(names)
+        sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self._names}
+        steps = jax.ShapeDtypeStruct((), jnp.int32)
+        several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((worker.iterations, *x.shape), x.dtype), one)
+        self._unrolls = BufferLayout.of(several)
+        self._programs["work"] = (
+            jax.jit(worker.work, donate_argnums=(0, 1)).lower(state.own, sums, steps).compile()
+        )
+        if worker.warmup_iterations:
+            self._programs["warmup"] = jax.jit(worker.warmup, donate_argnums=0).lower(state.own).compile()
+        if worker.everyone:
+            self._programs["absorb"] = (
+                jax.jit(worker.absorb, donate_argnums=0).lower(state.own, several).compile()
+            )
+
+    def warmup(self, state: ParameterServerState) -> ParameterServerState:
+        return state._replace(own=self._programs["warmup"](state.own))
+
+    def step(self, state: ParameterServerState, exchanges: int) -> tuple[ParameterServerState, Metrics]:
+        """So many exchanges of all workers together."""
+        begin, own = int(state.shared.number), state.own
+        end = begin + exchanges
+        chunk = ChunkMetrics({name: jnp.float32(0) for name in self._names})
+        if self.ranks.first:
+            self.claims.replace(begin)
+        self.ranks.barrier()
+        for turn in self._shares(begin, end):
+            self.watchdog.at("working", int(own.since))
+            own = self._exchange(own, turn, chunk)
+        waited = time.perf_counter()
+        self.watchdog.at("waiting for the other workers at the end of a chunk", end)
+        self.ranks.barrier()
+        chunk.idle += time.perf_counter() - waited
+        own = self._meet(self._absorb(own, end))
+        central = exchange_schemes.central_of(self.worker.scheme, self.exchange.read())
+        if self.recorder:
+            self.recorder.flush()
+        step = getattr(central, "step", None)  # of the optimiser at the server
+        mine = int(own.state.learner.step)
+        updates = int(step) if step is not None else int(self.ranks.add(np.array([mine]))[0])
+        shared = CentralState(central, jnp.int32(end), jnp.int32(updates))
+        metrics = chunk.metrics(self.ranks, self.worker.iterations)
+        return ParameterServerState(shared, own), metrics | {"updates": jnp.int32(updates)}
+
+    def _meet(self, own: WorkerState) -> WorkerState:
+        """All workers go on with the running statistics of all."""
+        known = reconcile(self.ranks, own.state.learner.aux, own.met)
+        state = own.state._replace(learner=own.state.learner._replace(aux=known))
+        return own._replace(state=state, met=jax.tree.map(jnp.copy, known))
+
+    def _shares(self, begin: int, end: int) -> Iterator[int | None]:
+        """This worker's exchanges of a chunk: as many as it gets to, or those of a schedule."""
+        if self.turns is None:
+            while self.claims.add(1) < end:
+                yield None
+            return
+        mine = [turn for turn in self.turns if begin <= turn < end]
+        if int(self.ranks.add(np.array([len(mine)]))[0]) != end - begin:
+            raise UserError(
+                f"run.replay_schedule: it does not have exchanges {begin} to {end}: replay a run of the same "
+                "config with as many workers"
+            )
+        yield from mine
+
+    def _exchange(self, own: WorkerState, turn: int | None, chunk: ChunkMetrics) -> WorkerState:
+        """Work, give the change, get what is there now."""
+        began = time.perf_counter()
+        since = int(own.since)
+        steps = np.int32(self.warmup_steps + since * self.steps_per_iteration)
+        result: WorkResult
+        own, result = self._programs["work"](own, chunk.sums, steps)
+        change = exchange_schemes.change_of(self.worker.scheme, result.change)
+        worked = time.perf_counter()
+        answer = self.exchange.swap(change, since, turn)
+        chunk.idle += time.perf_counter() - worked
+        chunk.busy += worked - began
+        chunk.add(answer.number - since, answer.used, result)
+        if self.recorder:
+            entry = ArrivalEntry(self.number, int(own.exchanges), answer.number, int(answer.used))
+            self.recorder.add(entry)
+        if self.circulation:
+            data = self._unrolls.empty()
+            self._unrolls.pack(result.unrolls, data)
+            self.circulation.give(answer.number, data)
+            own = self._absorb(own, answer.number)
+        return own._replace(
+            central=exchange_schemes.central_of(self.worker.scheme, answer.data),
+            since=jnp.int32(answer.number + 1),
+            exchanges=own.exchanges + 1,
+        )
+
+    def _absorb(self, own: WorkerState, before: int) -> WorkerState:
+        """Others' unrolls of exchanges before this one."""
+        if self.circulation:
+            for data in self.circulation.take(before):
+                own = self._programs["absorb"](own, self._unrolls.unpack(data))
+        return own
+
+
+class ParameterServerStore:
+    """Checkpoints, made between chunks: what is kept for all, and each worker by its number.
+
+    With more workers than before, the new ones start fresh copies from the present parameters; the state of
+    workers that are not there any more is left out.
+    """
+
+    def __init__(self, flow: ParameterServer, directory: Path, keep: int) -> None:
+        self.flow, self.ranks = flow, flow.ranks
+        self._files = ShardedCheckpointer(directory, [self.ranks.rank], self.ranks, keep)
+
+    def latest(self) -> int | None:
+        return self._files.latest()
+
+    def save(self, step: int, states: Sequence[PyTree], host: dict[str, Any]) -> None:
+        (state,) = states
+        self._files.save(step, state.shared, {self.ranks.rank: state.own}, host)
+
+    def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:
+        """A worker that the checkpoint does not have begins anew, with the present parameters."""
+        (shape,), flow = shapes, self.flow
+        step, shared, parts, host = self._files.restore(shape.shared, shape.own, new_parts=True)
+        own = parts[self.ranks.rank]
+        fresh: PyTree = self.ranks.all_succeed(lambda: flow.fresh() if own is None else ())
+        if own is None:
+            own = fresh.own._replace(central=shared.central, since=shared.number)
+            if flow.warmup_steps:
+                own = flow.warmup(fresh._replace(own=own)).own
+        return step, [shape._replace(shared=shared, own=own)], host

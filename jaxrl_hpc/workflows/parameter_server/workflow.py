@@ -1,0 +1,24 @@
+"""Workers that act and learn alone, and share parameters: pull, H iterations, push.
+
+    worker w:  get parameters → H × ( unroll, K × learn ) → give the change ─┐
+        ↑──────────── parameters with everybody's changes ←── rule ←─────────┘
+
+No worker waits for another. The rule says how changes are combined (comm/params/exchange.py,
+comm/params/server.py), the optimiser is each worker's own or at the server
+(workflows/parameter_server/exchange_schemes.py). Parallel DQN as in Gorila (Nair et al. 2015), A3C (Mnih et
+al. 2016), Hogwild! (Recht et al. 2011). Workers take their next share of a chunk from a counter, so a slow
+one does less and delays no other; chunks end together.
+"""
+
+from __future__ import annotations
+
+from jaxrl_hpc.types import Agent, Env, Replay, Workflow
+from jaxrl_hpc.workflows.parameter_server.config import Config, check
+from jaxrl_hpc.workflows.parameter_server.runtime import ParameterServer
+
+__all__ = ["Config", "make"]
+
+
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    check(config, agent, replay)
+    return ParameterServer(config, env, agent, replay, total_env_steps)

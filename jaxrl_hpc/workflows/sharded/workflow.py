@@ -1,0 +1,305 @@
+"""The fused iteration over all devices of a process and all ranks of a job, synchronously.
+
+    shard s of S:   unroll [T, B/S] → add to its replay → K × ( its part of a batch → gradient ) ┐
+                         ↑───────────── parameters, the same everywhere ←── apply ←── mean of all ┘
+
+Environment copies, replay, keys and batch are divided into S logical shards; ranks and devices hold
+shards, and which holds which changes nothing (`comm/layout.py`). Parameters are the same everywhere: each
+device applies the same mean. Ranks come from the launcher: `mpirun -n N jaxrl-hpc train …` or `srun`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_hpc.comm.collectives import Collectives, compare_replicas, ordered_sum
+from jaxrl_hpc.comm.layout import Layout, make_layout
+from jaxrl_hpc.comm.ranks import Ranks, world
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.rollout import Episodes
+from jaxrl_hpc.schema import static
+from jaxrl_hpc.types import (
+    Agent,
+    Array,
+    Env,
+    Job,
+    LearnerState,
+    Metrics,
+    PyTree,
+    Replay,
+    Role,
+    Store,
+    Workflow,
+)
+from jaxrl_hpc.workflows.base import Resources, WorkflowBase, WorkflowConfig
+from jaxrl_hpc.workflows.sharded.execution import (
+    DIVIDED,
+    SAME,
+    CollectiveMessage,
+    Driver,
+    HostDriven,
+    Once,
+    OneProgram,
+    placed,
+)
+from jaxrl_hpc.workflows.sharded.stages import Stages, make_init, make_stages
+from jaxrl_hpc.workflows.sharded.state import IterationWork, ShardedSettings, ShardedState, ShardWork
+from jaxrl_hpc.workflows.sharded.store import ShardStore
+
+
+class Config(WorkflowConfig):
+    """The sharded workflow's settings. Sizes are those of all shards together."""
+
+    uses_ranks: ClassVar[bool] = True
+
+    name: Literal["sharded"] = "sharded"
+    num_envs: int = static(24, "environment copies", per_shard="exact", ge=1)
+    shards: int = static(
+        12, "logical shards: a multiple of ranks × devices that divides copies, batch and capacity", ge=1
+    )
+    devices: int = static(
+        0, "devices per process; 0: its share of the node's, or one on a CPU", changeable=True, ge=0
+    )
+    deterministic: bool = static(
+        False, "the same bits on every number of ranks and devices, for some speed; else within rounding"
+    )
+    replay: Literal["global", "local"] = static(
+        "global", "prioritised batches are drawn from all shards as one memory, or each shard's from its own"
+    )
+    deadline_seconds: float = static(
+        300.0,
+        "a job of several ranks is ended when one of them makes no progress for this long; 0: never",
+        changeable=True,
+        ge=0,
+    )
+
+    def resources(self) -> Resources:
+        return Resources(
+            total_copies=self.num_envs,
+            devices=self.devices,
+            shards=self.shards,
+            deterministic=self.deterministic,
+            mpi_in_programs=True,
+            deadline_seconds=self.deadline_seconds,
+        )
+
+
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    """`agent` and `replay` are made for one shard's part of batch and capacity (runtime/build.py)."""
+    config.check_priorities(agent, replay)
+    ranks = world()
+    layout = make_layout(config.shards, config.devices, ranks)
+    check_external(env, config, len(layout.devices))
+    settings = ShardedSettings(
+        shards=config.shards,
+        copies=config.num_envs // config.shards,
+        unroll_length=config.unroll_length,
+        updates=config.updates_per_iteration,
+        total_env_steps=total_env_steps,
+        deterministic=config.deterministic,
+        sample_globally=config.replay == "global",
+        actor_priorities=config.actor_priorities,
+    )
+    return Sharded(settings, layout, ranks, env, agent, replay)
+
+
+def check_external(env: Env, config: Config, devices: int) -> None:
+    """Outside simulators belong to a process, and are called once for all its copies."""
+    if not env.external:
+        return
+    if devices > 1 or config.deterministic:
+        raise UserError(
+            f"workflow: env {env.spec.name!r} runs outside of the program and is called for all copies of a "
+            "process at once: set workflow.devices=1 and workflow.deterministic=false"
+        )
+    if not env.host.simulators.divisible:
+        raise UserError(
+            f"env.interface: {env.spec.name} cannot be divided into shards by envpool's XLA interface; "
+            "set env.interface=callback"
+        )
+
+
+def iterate(
+    driver: Driver, stages: Stages, work: IterationWork, local: ShardWork
+) -> tuple[IterationWork, ShardWork]:
+    """Act once, learn K times; the same code for every layout."""
+    work, local, _ = driver.chain(stages.acting, work, local)
+
+    def update(work: IterationWork, local: ShardWork) -> tuple[IterationWork, ShardWork]:
+        if not stages.has_minibatches:
+            chain = [*stages.sampling, *stages.learning, *stages.settling]
+            work, local, _ = driver.chain(chain, work, local)
+            return work, local
+        work, local, _ = driver.chain(stages.sampling, work, local)
+        parts = local.data.batches.weight.shape[1]
+        work, local = driver.repeat(parts, lambda w, l: driver.chain(stages.learning, w, l)[:2], work, local)
+        work, local, _ = driver.chain(stages.settling, work, local)
+        return work, local
+
+    return driver.repeat(stages.updates, update, work, local)
+
+
+def begin(state: ShardedState, sums: Metrics) -> tuple[IterationWork, ShardWork]:
+    """Distinct arrays, since they may be donated."""
+    ended = Episodes(*(jnp.zeros(state.own.shard.shape, jnp.float32) for _ in range(3)))
+    update, part, done = (jnp.int32(0) for _ in range(3))
+    return IterationWork(state.shared, sums, done, update, part), ShardWork(state.own, ended)
+
+
+class Sharded(WorkflowBase):
+    """The workflow. Its programs are compiled for this process's devices when first called."""
+
+    def __init__(
+        self,
+        settings: ShardedSettings,
+        layout: Layout,
+        ranks: Ranks,
+        env: Env,
+        agent: Agent,
+        replay: Replay | None,
+    ) -> None:
+        self.settings, self.layout, self.ranks = settings, layout, ranks
+        self.steps_per_iteration = settings.steps_per_iteration
+        per_shard = settings.copies * settings.unroll_length
+        self.warmup_iterations = -(-replay.min_steps // per_shard) if replay else 0
+        self.warmup_steps = self.warmup_iterations * self.steps_per_iteration
+        self.stages = make_stages(settings, env, agent, replay)
+        self.collectives = Collectives(layout, ranks.programs, settings.deterministic)
+        self._first: tuple[Array, PyTree] | None = None  # key and hypers of the first seed
+        self._names: list[str] | None = None
+        states: Any = ShardedState(SAME, DIVIDED)  # type: ignore[arg-type]
+        fresh = make_init(settings, env, agent, replay)
+        self._init = placed(layout, fresh, (SAME, SAME, DIVIDED), states)
+        if layout.ranks > 1 and len(layout.devices) > 1:
+            host = HostDriven(self.collectives)
+            self._step: Callable[..., Any] = functools.partial(self._run, host)
+            self._warmup: Callable[..., Any] = functools.partial(self._fill, host)
+        else:
+            inside = OneProgram(self.collectives)
+            self._step = placed(
+                layout, functools.partial(self._run, inside), (states, SAME, SAME), (states, SAME), (0,)
+            )
+            self._warmup = placed(layout, functools.partial(self._fill, inside), (states,), states, (0,))
+
+    # -- the contract --------------------------------------------------------
+
+    @property
+    def device(self) -> Any:
+        return self.layout.devices[0]
+
+    def join(self, job: Job) -> Role:
+        self._first = job.key, job.hypers
+        return Role(True, self.ranks)
+
+    def compile(self, shape: PyTree) -> None:
+        """By running no iterations of a fresh state."""
+        assert self._first is not None, "join comes first"
+        self._check(self.step(self.init(*self._first), 0)[1])
+
+    def start(self, state: ShardedState) -> ShardedState:
+        """On this process's devices. Refuses learners that are not the same on all devices and ranks."""
+        placed_state = ShardedState(
+            jax.device_put(state.shared, self.layout.replicated),
+            jax.device_put(state.own, self.layout.divided),
+        )
+        state, metrics = self.step(placed_state, 0)
+        self._check(metrics)
+        return state
+
+    def _check(self, metrics: Metrics) -> None:
+        self.host_metrics(jax.device_get(metrics))
+
+    def host_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Without fingerprints of the learner, which must agree."""
+        marks = metrics.pop("replicas")
+        compare_replicas(self.layout, marks)
+        return metrics
+
+    def counters(self, state: ShardedState) -> dict[str, Array]:
+        shared = state.shared
+        return {
+            "iteration": shared.iteration,
+            "env_steps": shared.env_steps,
+            "updates": shared.learner.step,
+        }
+
+    def learner(self, state: ShardedState) -> LearnerState:
+        """The learner as it stands on the first device."""
+
+        def first(x: Any) -> Any:
+            real = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+            return x.addressable_data(0) if real else x
+
+        return jax.tree.map(first, state.shared.learner)
+
+    def store(self, directory: Path, keep: int) -> Store:
+        return ShardStore(self.layout, self.ranks, directory, keep)
+
+    def describe(self) -> str:
+        return self.layout.describe()
+
+    def init(self, key: Array, hypers: PyTree) -> ShardedState:
+        """A fresh state of this process's shards."""
+        layout = self.layout
+        shards = jnp.arange(layout.first, layout.first + layout.local, dtype=jnp.int32)
+        key, hypers = jax.device_put((key, hypers), layout.replicated)
+        return self._init(key, hypers, jax.device_put(shards, layout.divided))
+
+    def warmup(self, state: ShardedState) -> ShardedState:
+        return self._warmup(state)
+
+    def step(self, state: ShardedState, iterations: Any) -> tuple[ShardedState, Metrics]:
+        """Iterations of all shards; metrics are those of all ranks."""
+        sums = {name: jnp.float32(0) for name in self._metric_names(state)}
+        sums, count = jax.device_put((sums, jnp.int32(iterations)), self.layout.replicated)
+        return self._step(state, sums, count)
+
+    def _metric_names(self, state: ShardedState) -> list[str]:
+        """What the agent reports."""
+        if self._names is None:
+            self._names, _ = self.dry_run(state)
+        return self._names
+
+    def dry_run(self, state: ShardedState) -> tuple[list[str], list[CollectiveMessage]]:
+        """Names of the metrics and all messages of an iteration, from shapes alone."""
+        alone = Layout(self.settings.shards, 1, 0, self.layout.devices[:1])
+        driver = Once(Collectives(alone, None, self.settings.deterministic))
+        shared = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state.shared)
+        own = jax.tree.map(lambda x: jax.ShapeDtypeStruct((alone.shards, *x.shape[1:]), x.dtype), state.own)
+        work, _ = jax.eval_shape(
+            lambda s: iterate(driver, self.stages, *begin(s, {})), ShardedState(shared, own)
+        )
+        return sorted(work.sums), driver.messages
+
+    def _fill(self, driver: Driver, state: ShardedState) -> ShardedState:
+        def gather(work: IterationWork, local: ShardWork) -> tuple[IterationWork, ShardWork]:
+            work, local, _ = driver.chain(self.stages.acting, work, local)
+            return work, local._replace(data=())
+
+        work, local = driver.repeat(self.warmup_iterations, gather, *begin(state, {}))
+        return ShardedState(work.shared, local.own)
+
+    def _run(
+        self, driver: Driver, state: ShardedState, sums: Metrics, iterations: Any
+    ) -> tuple[ShardedState, Metrics]:
+        work, local = driver.repeat(
+            iterations, functools.partial(iterate, driver, self.stages), *begin(state, sums)
+        )
+        work, local, (everyone, marks) = driver.chain(self.stages.reporting, work, local)
+        episodes = Episodes(*(ordered_sum(x) for x in everyone))
+        count = jnp.maximum(episodes.number, 1.0)
+        learner = work.shared.learner
+        metrics = {name: total / jnp.maximum(work.done, 1) for name, total in work.sums.items()} | {
+            "updates": learner.step + 0,  # a buffer of its own: the state's is donated to the next chunk
+            "episodes": episodes.number,
+            "episode_return": jnp.where(episodes.number > 0, episodes.returns / count, jnp.nan),
+            "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
+            "replicas": marks,
+        }
+        return ShardedState(work.shared, local.own), metrics

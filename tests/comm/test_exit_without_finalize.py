@@ -1,0 +1,59 @@
+"""Processes that leave without MPI_Finalize wait for the others, but not for ever, and tell the launcher."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from jaxrl_hpc.comm import leaving
+
+class Meeting:
+    def __init__(self, looks): self.looks = looks
+    def Ibarrier(self): return self
+    def Get_rank(self): return 3
+    def Test(self):
+        self.looks -= 1
+        return self.looks < 0
+
+looks, status = int(sys.argv[1]), int(sys.argv[2])
+leaving.FINISHED_SECONDS, leaving.FAILED_SECONDS = 0.1, 0.05
+leaving.remember(Meeting(looks))
+sys.exit(status)
+"""
+ALONE = 10**9  # looks at a barrier that nobody else comes to
+
+
+@pytest.mark.parametrize(
+    ("looks", "status", "left", "words"),
+    [
+        (2, 0, 0, ""),
+        (2, 7, 7, ""),
+        (ALONE, 0, 2, "rank 3 has ended and waited 0.1 s for the others; it leaves.\n"),
+        (ALONE, 7, 7, "rank 3 has ended and waited 0.05 s for the others; it leaves.\n"),
+    ],
+)
+def test_waits_for_others_within_limits(looks, status, left, words):
+    command = [sys.executable, "-c", PROGRAM, str(looks), str(status)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (left, words)
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_the_launcher_is_told_before_the_process_exits(status):
+    """PMI-1: `finalize` is answered with `finalize_ack`; without it launchers end all ranks of the job."""
+    launcher, rank = socket.socketpair()
+    with launcher, rank:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "2", str(status)],
+            pass_fds=[rank.fileno()],
+            env=os.environ | {"PMI_FD": str(rank.fileno())},
+        )
+        rank.close()
+        assert launcher.recv(100) == b"cmd=finalize\n"
+        assert process.poll() is None, "it waits for the answer"
+        launcher.sendall(b"cmd=finalize_ack rc=0\n")
+        assert process.wait() == status
