@@ -25,7 +25,7 @@ from jaxrl_hpc.comm.rma.transport import RmaOptions, one_sided
 from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.transport import BufferSizes, Transport
 from jaxrl_hpc.comm.two_sided import TWO_SIDED
-from jaxrl_hpc.comm.waiting import Patience
+from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.runs.directory import code_version
 from jaxrl_hpc.runtime.machine import available_cores
 
@@ -62,15 +62,15 @@ def on_ranks() -> None:
 
 
 def learner(end: Any, comm: Any) -> dict[str, float]:
-    count, patience = 0, Patience()
+    count, backoff = 0, Backoff()
     begin, busy = time.perf_counter(), time.thread_time()
     while time.perf_counter() - begin < STREAM_SECONDS:
         found = len(end.drain(4))
         count += found
         if found:
-            patience.again()
+            backoff.again()
         else:
-            patience.pause()
+            backoff.pause()
     seconds, busy = time.perf_counter() - begin, time.thread_time() - busy
     comm.Barrier()
     while end.drain(1000):  # actors have stopped
@@ -87,14 +87,14 @@ def learner(end: Any, comm: Any) -> dict[str, float]:
 
 
 def actor(end: Any, sizes: BufferSizes, comm: Any, number: int) -> dict[str, float]:
-    message, patience = np.zeros(sizes.message, np.uint8), Patience()
+    message, backoff = np.zeros(sizes.message, np.uint8), Backoff()
     begin = time.perf_counter()
     while time.perf_counter() - begin < STREAM_SECONDS:
         if end.room():
             end.offer(message)
-            patience.again()
+            backoff.again()
         else:
-            patience.pause()
+            backoff.pause()
     comm.Barrier()
     comm.Barrier()
     for _ in range(TURNS if number == 0 else 0):  # one actor in turns with the learner

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from jaxrl_hpc.comm import leaving
+from jaxrl_hpc.comm import exit_without_finalize as leaving
 
 class Meeting:
     def __init__(self, looks): self.looks = looks
@@ -47,13 +47,11 @@ def test_the_launcher_is_told_before_the_process_exits(status):
     """PMI-1: `finalize` is answered with `finalize_ack`; without it launchers end all ranks of the job."""
     launcher, rank = socket.socketpair()
     with launcher, rank:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "2", str(status)],
-            pass_fds=[rank.fileno()],
-            env=os.environ | {"PMI_FD": str(rank.fileno())},
-        )
-        rank.close()
-        assert launcher.recv(100) == b"cmd=finalize\n"
-        assert process.poll() is None, "it waits for the answer"
-        launcher.sendall(b"cmd=finalize_ack rc=0\n")
-        assert process.wait() == status
+        command = [sys.executable, "-c", PROGRAM, "2", str(status)]
+        environment = os.environ | {"PMI_FD": str(rank.fileno())}
+        with subprocess.Popen(command, pass_fds=[rank.fileno()], env=environment) as process:
+            rank.close()
+            assert launcher.recv(100) == b"cmd=finalize\n"
+            assert process.poll() is None, "it waits for the answer"
+            launcher.sendall(b"cmd=finalize_ack rc=0\n")
+            assert process.wait() == status

@@ -96,7 +96,7 @@ def test_what_the_host_does_has_a_limit_too():
 PROGRAM = """
 import jax, numpy as np, threading
 from jax.experimental import io_callback
-from jaxrl_hpc.envs.outside import envpool_env
+from jaxrl_hpc.envs.external import envpool_env
 
 env = envpool_env.make_lander(envpool_env.LanderConfig(deadline_seconds=5.0))
 keys = jax.random.split(jax.random.key(0), 2)

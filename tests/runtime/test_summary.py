@@ -9,11 +9,12 @@ import pytest
 
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.runtime.summary import describe, spread_over_seeds
+from jaxrl_hpc.types import HostHooks
 
 
 class Parts:
     class env:
-        summarise = None
+        host = HostHooks()
 
 
 def evaluation(returns: list[float]) -> Evaluation:
