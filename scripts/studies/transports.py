@@ -68,7 +68,7 @@ def learner(end: Any, comm: Any) -> dict[str, float]:
         found = len(end.drain(4))
         count += found
         if found:
-            backoff.again()
+            backoff.reset()
         else:
             backoff.pause()
     seconds, busy = time.perf_counter() - begin, time.thread_time() - busy
@@ -92,7 +92,7 @@ def actor(end: Any, sizes: BufferSizes, comm: Any, number: int) -> dict[str, flo
     while time.perf_counter() - begin < STREAM_SECONDS:
         if end.room():
             end.offer(message)
-            backoff.again()
+            backoff.reset()
         else:
             backoff.pause()
     comm.Barrier()
