@@ -145,8 +145,10 @@ def unroll(
 
 
 def example_transition(env: Env, agent: Agent, actor_params: PyTree, copies: RolloutState) -> Transition:
-    """Zeros like one transition, without leading axes; nothing is computed."""
-    step = jax.eval_shape(lambda: unroll(env, agent, actor_params, copies, 1)[1])
+    """Zeros like one transition, without leading axes; nothing is computed, shapes are enough."""
+    step = jax.eval_shape(
+        lambda params, copies: unroll(env, agent, params, copies, 1)[1], actor_params, copies
+    )
     return jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), step)
 
 

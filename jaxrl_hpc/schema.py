@@ -7,6 +7,7 @@ sweep over it trains many values in one program.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -119,3 +120,12 @@ def traced_names(config: Schema | type[Schema]) -> tuple[str, ...]:
 def traced_values(config: Schema) -> dict[str, float]:
     """The traced hyperparameters of a component as plain floats."""
     return {name: float(getattr(config, name)) for name in traced_names(config)}
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"agent": {"name": "dqn"}} -> {"agent.name": "dqn"}."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        inside = isinstance(value, Mapping)
+        found |= flatten(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
+    return found

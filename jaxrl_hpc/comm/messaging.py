@@ -34,6 +34,11 @@ class Outbox:
         """Whether all buffers have been sent."""
         return all(request.Test() for request, _ in self._sending)
 
+    def flush(self) -> None:
+        """Wait until they have."""
+        for request, _ in self._sending:
+            request.Wait()
+
 
 class Inbox:
     """Messages to this rank, received without waiting; those of one sender stay in order."""

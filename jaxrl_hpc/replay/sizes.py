@@ -52,9 +52,10 @@ class ReplaySizes(NamedTuple):
 
 
 def replay_sizes(
-    *, capacity: int, min_size: int, num_envs: int, unroll_length: int, window: int, batch_size: int
+    config: ReplayConfig, *, num_envs: int, unroll_length: int, window: int, batch_size: int
 ) -> ReplaySizes:
     """Rounds the capacity up to whole unrolls."""
+    capacity, min_size = config.capacity, config.min_size
     sizes = {
         "num_envs": num_envs,
         "unroll_length": unroll_length,

@@ -35,12 +35,7 @@ class UniformState:
 
 def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:
     sizes = replay_sizes(
-        capacity=config.capacity,
-        min_size=config.min_size,
-        num_envs=num_envs,
-        unroll_length=unroll_length,
-        window=window,
-        batch_size=batch_size,
+        config, num_envs=num_envs, unroll_length=unroll_length, window=window, batch_size=batch_size
     )
     store = storage.storage(sizes, config.store_next, config.final_capacity)
 

@@ -8,6 +8,7 @@ import yaml
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import flatten
 from tests import small
 
 
@@ -152,3 +153,7 @@ def test_vtrace_bars_are_in_order():
     configs.from_dict(
         {"agent": {"name": "a2c", "c_bar": 2.0, "vtrace": False}, "env": {"name": "CartPole-v1"}}
     )
+
+
+def test_flatten():
+    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": [2], "e": None}

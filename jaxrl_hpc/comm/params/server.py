@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_hpc.comm.buffers import ALIGNMENT, aligned
+from jaxrl_hpc.comm.messaging import Outbox
 from jaxrl_hpc.comm.params.exchange import LINE, Answer, ExchangeSettings
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.comm.watchdog import Watchdog
@@ -50,6 +51,7 @@ class Client:
         self.signal = (0, 0)  # that a server got, and its rank
         self.finished = False  # told to servers when they are released
         self.backoff = Backoff()
+        self._outbox = Outbox(comm)
 
     def load(self, data: np.ndarray, number: int) -> None:
         self._ask(LOAD, [number] * len(self.servers), [data[low:high] for low, high in self.stored])
@@ -64,12 +66,11 @@ class Client:
         return self._ask(SWAP, known, [change[low:high] for low, high in self.change])
 
     def _ask(self, tag: int, known: list[int], parts: list[np.ndarray]) -> Answer:
-        sent = []
         for server, number, part in zip(self.servers, known, parts, strict=True):
             letter = aligned(LINE + part.size)
             letter[:LINE].view(np.int64)[0] = number
             letter[LINE:] = part
-            sent.append((self.comm.Isend(letter, dest=server, tag=tag), letter))
+            self._outbox.send(server, letter, tag)
         out = aligned(self.size)
         numbers, used = 0, True
         for place, (server, (low, high)) in enumerate(zip(self.servers, self.stored, strict=True)):
@@ -81,8 +82,7 @@ class Client:
             out[low:high] = letter[LINE:]
             if signal:
                 self.signal = (signal, server)
-        for request, _ in sent:
-            request.Wait()
+        self._outbox.flush()
         return Answer(numbers, used, out)
 
     def _receive(self, server: int, size: int) -> np.ndarray:

@@ -111,19 +111,19 @@ class LearnerPrograms:
         self.settings, self.env, self.agent, self.replay = settings, env, agent, replay
 
     def init(self, key: Array, hypers: dict[str, dict[str, Array]], team: LearnerGroup) -> ActorLearnerState:
-        agent_key, rollout_key, run_key = jax.random.split(key, 3)
+        agent_key, _, run_key = jax.random.split(key, 3)  # actors use the second
         learner = self.agent.init(agent_key, hypers["agent"])
         memory: PyTree = ()
         if self.replay and team.has_data:
-            step = jax.eval_shape(lambda: self._one_step(learner, rollout_key))
-            example = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), step)
-            memory = self.replay.init(example, hypers["replay"])
+            memory = self.replay.init(self._example(learner), hypers["replay"])
         return ActorLearnerState(learner, memory, run_key, jnp.int32(0), jnp.int32(0))
 
-    def _one_step(self, learner: LearnerState, key: Array) -> Transition:
+    def _example(self, learner: LearnerState) -> Transition:
+        """One step without leading axes; of `learner` only shapes matter."""
         ids = jnp.arange(self.settings.copies, dtype=jnp.int32)
-        copies = rollout.start(self.env, self.agent, key, ids)
-        return rollout.unroll(self.env, self.agent, self.agent.actor(learner), copies, 1)[1]
+        copies = jax.eval_shape(lambda key: rollout.start(self.env, self.agent, key, ids), jax.random.key(0))
+        actor = jax.eval_shape(self.agent.actor, learner)
+        return rollout.example_transition(self.env, self.agent, actor, copies)
 
     def fill(
         self, state: ActorLearnerState, unrolls: Sequence[tuple[Transition, PyTree]], team: LearnerGroup
@@ -162,11 +162,9 @@ class LearnerPrograms:
 
     def unroll_shape(self, learner: PyTree, number: int) -> Transition:
         """Shapes of `number` unrolls side by side."""
-        step = jax.eval_shape(self._one_step, learner, jax.random.key(0))
-        width = number * self.settings.copies
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((self.settings.length, width, *x.shape[2:]), x.dtype), step
-        )
+        step = jax.eval_shape(self._example, learner)
+        lead = (self.settings.length, number * self.settings.copies)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), step)
 
     def iterate(
         self,

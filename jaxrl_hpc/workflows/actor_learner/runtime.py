@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
-from jaxrl_hpc.checkpoint.sharded import ShardedCheckpointer
 from jaxrl_hpc.comm.collectives import Collectives, compare_replicas
 from jaxrl_hpc.comm.layout import Layout
 from jaxrl_hpc.comm.messaging import Control
@@ -55,6 +52,7 @@ from jaxrl_hpc.workflows.actor_learner.learner import (
 )
 from jaxrl_hpc.workflows.actor_learner.mailbox import ArrivalSchedule, Mailbox, MailboxRules
 from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorSnapshot, Link, make_acting
+from jaxrl_hpc.workflows.actor_learner.store import ActorLearnerStore
 from jaxrl_hpc.workflows.base import WorkflowBase
 
 
@@ -251,7 +249,12 @@ class ActorLearner(WorkflowBase):
         return self.mailbox.snapshot() if self.mailbox else ActorSnapshot.nothing(self.acting)
 
     def store(self, directory: Path, keep: int) -> Store:
-        return ActorLearnerStore(self, directory, keep)
+        return ActorLearnerStore(
+            self.ranks, directory, keep, self.snapshot, self._resumed, inspects=self.job is None
+        )
+
+    def _resumed(self, actors: ActorSnapshot | None, seconds: float) -> None:
+        self.restored, self.seconds_before = actors, seconds
 
     def stop_request(self) -> tuple[int, int]:
         return self.mailbox.signal if self.mailbox else (0, 0)
@@ -383,45 +386,3 @@ def make_learning(
     )
     warmup = -(-replay.min_steps // (config.num_envs * config.unroll_length)) if replay else 0
     return LearnerPrograms(settings, env, agent, replay), warmup
-
-
-class ActorLearnerStore:
-    """A consistent snapshot of the whole job: learners' states (checkpoint/sharded.py), the actors'
-    environment copies by actor number, and the unrolls that were sent and not yet learned from.
-
-    With fewer actors than before, the states of the others are kept for later; new actors start fresh copies
-    with keys of their own.
-    """
-
-    def __init__(self, flow: ActorLearner, directory: Path, keep: int) -> None:
-        self.flow, self.ranks, number = flow, flow.ranks, flow.ranks.rank
-        self._learners = ShardedCheckpointer(directory, [number], flow.ranks, keep)
-        self._actors = Checkpointer(directory / f"actors-{number:04d}", keep + 1)
-
-    def latest(self) -> int | None:
-        return self._learners.latest()
-
-    def save(self, step: int, states: Sequence[PyTree], host: dict[str, Any]) -> None:
-        """Actors first: the learners' manifest is the commit mark."""
-        snapshot, (state,) = self.flow.snapshot(), states
-        fields = snapshot._asdict()
-        arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
-        numbers = {name: int(value) for name, value in fields.items() if name not in arrays}
-        self.ranks.all_succeed(lambda: self._actors.save(step, arrays, numbers))
-        self._learners.save(step, state._replace(replay=()), {self.ranks.rank: state.replay}, host)
-
-    def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:
-        (shape,) = shapes
-
-        def read_actors(step: int) -> None:
-            if self.flow.job is not None:  # to train on, not only to inspect the learner
-                _, leaves, numbers = self._actors.load(step)
-                fields = ActorSnapshot._fields
-                arrays = {name: leaves[f"['{name}']"] for name in fields if name not in numbers}
-                self.flow.restored = ActorSnapshot(**arrays, **numbers)
-
-        step, shared, parts, host = self._learners.restore(
-            shape._replace(replay=()), shape.replay, also=read_actors
-        )
-        self.flow.seconds_before = host["wall_seconds"]
-        return step, [shared._replace(replay=parts[self.ranks.rank])], host

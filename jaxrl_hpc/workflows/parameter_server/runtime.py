@@ -9,7 +9,7 @@ saved. One seed per job; rank 0 evaluates and writes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_hpc.checkpoint.sharded import ShardedCheckpointer
 from jaxrl_hpc.comm.buffers import BufferLayout
 from jaxrl_hpc.comm.params.exchange import Exchange, ExchangeSettings, WindowExchange
 from jaxrl_hpc.comm.params.exchange_log import ExchangeLog
@@ -39,6 +38,7 @@ from jaxrl_hpc.types import (
     Role,
     StopRequest,
     Store,
+    Workflow,
 )
 from jaxrl_hpc.workflows.actor_learner import learner
 from jaxrl_hpc.workflows.actor_learner.arrival_log import (
@@ -50,8 +50,9 @@ from jaxrl_hpc.workflows.actor_learner.arrival_log import (
 from jaxrl_hpc.workflows.base import WorkflowBase
 from jaxrl_hpc.workflows.parameter_server import exchange_schemes
 from jaxrl_hpc.workflows.parameter_server.chunk_metrics import ChunkMetrics
-from jaxrl_hpc.workflows.parameter_server.config import Config
+from jaxrl_hpc.workflows.parameter_server.config import Config, check
 from jaxrl_hpc.workflows.parameter_server.merge_statistics import reconcile
+from jaxrl_hpc.workflows.parameter_server.store import ParameterServerStore
 from jaxrl_hpc.workflows.parameter_server.worker import (
     ALONE,
     CentralState,
@@ -272,7 +273,13 @@ class ParameterServer(WorkflowBase):
             window.free()
 
     def store(self, directory: Path, keep: int) -> Store:
-        return ParameterServerStore(self, directory, keep)
+        return ParameterServerStore(self.ranks, directory, keep, self._new_worker)
+
+    def _new_worker(self, shared: CentralState) -> WorkerState:
+        """One that a checkpoint does not have: fresh copies, the present parameters."""
+        fresh = self.fresh()
+        own = fresh.own._replace(central=shared.central, since=shared.number)
+        return self.warmup(fresh._replace(own=own)).own if self.warmup_steps else own
 
     # -- programs ------------------------------------------------------------
 
@@ -385,32 +392,6 @@ class ParameterServer(WorkflowBase):
         return own
 
 
-class ParameterServerStore:
-    """Checkpoints, made between chunks: what is kept for all, and each worker by its number.
-
-    With more workers than before, the new ones start fresh copies from the present parameters; the state of
-    workers that are not there any more is left out.
-    """
-
-    def __init__(self, flow: ParameterServer, directory: Path, keep: int) -> None:
-        self.flow, self.ranks = flow, flow.ranks
-        self._files = ShardedCheckpointer(directory, [self.ranks.rank], self.ranks, keep)
-
-    def latest(self) -> int | None:
-        return self._files.latest()
-
-    def save(self, step: int, states: Sequence[PyTree], host: dict[str, Any]) -> None:
-        (state,) = states
-        self._files.save(step, state.shared, {self.ranks.rank: state.own}, host)
-
-    def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:
-        """A worker that the checkpoint does not have begins anew, with the present parameters."""
-        (shape,), flow = shapes, self.flow
-        step, shared, parts, host = self._files.restore(shape.shared, shape.own, new_parts=True)
-        own = parts[self.ranks.rank]
-        fresh: PyTree = self.ranks.all_succeed(lambda: flow.fresh() if own is None else ())
-        if own is None:
-            own = fresh.own._replace(central=shared.central, since=shared.number)
-            if flow.warmup_steps:
-                own = flow.warmup(fresh._replace(own=own)).own
-        return step, [shape._replace(shared=shared, own=own)], host
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    check(config, agent, replay)
+    return ParameterServer(config, env, agent, replay, total_env_steps)
