@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from jaxrl_hpc.comm import exit_without_finalize
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.errors import UserError
 
@@ -199,4 +200,5 @@ def world() -> Ranks:
             f"the launcher started {expected} processes, but MPI sees {size}: it belongs to another MPI than "
             f"mpi4py, which uses {library}; start with that library's mpiexec (jaxrl-hpc doctor finds it)"
         )
+    exit_without_finalize.prepare()
     return Ranks(MPI.COMM_WORLD)
