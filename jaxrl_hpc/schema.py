@@ -52,6 +52,16 @@ class AgentConfig(ComponentConfig):
         """Consecutive steps that it learns from at once."""
         return 1
 
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        """Of its network, to estimate threads and memory; () if there is nothing to say."""
+        return ()
+
+    @property
+    def recurrent_width(self) -> int:
+        """Width of its recurrent cell; 0: it has none."""
+        return 0
+
 
 S = TypeVar("S", bound=Schema)
 

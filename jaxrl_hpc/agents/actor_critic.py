@@ -42,6 +42,14 @@ class ActorCriticConfig(optimise.OptimiserConfig):
     max_grad_norm: float = traced(0.5, "gradients are scaled down to this global norm; 0: never", ge=0)
     normalise: NormaliseConfig = NormaliseConfig()
 
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        return self.network.hidden
+
+    @property
+    def recurrent_width(self) -> int:
+        return self.lstm
+
 
 class View(NamedTuple):
     """What the present network makes of an unroll."""

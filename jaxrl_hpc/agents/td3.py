@@ -58,6 +58,10 @@ class TD3Options(optimise.OptimiserConfig):
         """Steps of a replay sample."""
         return self.n_step
 
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        return self.network.hidden
+
 
 class Config(TD3Options):
     """TD3's settings."""

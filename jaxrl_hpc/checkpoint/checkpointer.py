@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_hpc.checkpoint import DAMAGED
 from jaxrl_hpc.checkpoint.arrays import plan_arrays, read_arrays
 from jaxrl_hpc.checkpoint.blocks import BrokenCheckpoint, DataFile, PieceReader, sync_directory
 from jaxrl_hpc.checkpoint.leaves import Signature, check_match, from_host, full_paths, split
@@ -46,7 +47,6 @@ from jaxrl_hpc.checkpoint.manifest import (
 )
 from jaxrl_hpc.checkpoint.rings import plan_ring, read_ring
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runs.files import DAMAGED
 from jaxrl_hpc.types import PyTree
 
 logger = logging.getLogger(__name__)

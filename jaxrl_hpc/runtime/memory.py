@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
@@ -59,6 +57,4 @@ def _copy_bytes(env: Env) -> int:
 
 def _activations(config: Config) -> int:
     """Outputs of all hidden layers for one observation."""
-    network: Any = getattr(config.agent, "network", None)
-    lstm: int = getattr(config.agent, "lstm", 0)
-    return (sum(network.hidden) if network is not None else 0) + lstm
+    return sum(config.agent.hidden_widths) + config.agent.recurrent_width

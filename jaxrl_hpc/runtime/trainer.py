@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_hpc.checkpoint.verify import refuse_unreadable
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.envs.external.host import given_up_counts
@@ -26,6 +25,7 @@ from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.metrics.trackers import make_tracker
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.runs.directory import RunDirectory, code_version
+from jaxrl_hpc.runs.verify import refuse_unreadable
 from jaxrl_hpc.runtime.build import Parts
 from jaxrl_hpc.runtime.episodes import draw_run
 from jaxrl_hpc.runtime.profile import shares_of
