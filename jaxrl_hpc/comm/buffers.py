@@ -16,7 +16,7 @@ Views share the buffer's memory, and JAX may use aligned NumPy memory without co
 from __future__ import annotations
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ import numpy as np
 
 from jaxrl_hpc.ops.tree_layout import LeafLayout, leaf_layouts, place
 from jaxrl_hpc.types import PyTree
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 ALIGNMENT = 64  # bytes: required by XLA for memory that it uses in place
 
@@ -82,7 +85,7 @@ class BufferLayout(NamedTuple):
             return f"{len(self.leaves)} against {len(other.leaves)} arrays"
         return None
 
-    def agree(self, comm: Any, what: str) -> None:
+    def agree(self, comm: Intracomm, what: str) -> None:
         """Collective: all ranks have this layout, or all fail with one sentence."""
         everyone = comm.allgather((self.leaves, self.nbytes, self.fingerprint))
         first = BufferLayout(everyone[0][0], None, everyone[0][1], everyone[0][2])
@@ -109,4 +112,5 @@ def aligned(nbytes: int) -> np.ndarray:
 
 
 def _view(leaf: LeafLayout, buffer: np.ndarray) -> np.ndarray:
-    return buffer[leaf.offset : leaf.offset + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+    data: np.ndarray = buffer[leaf.offset : leaf.offset + leaf.nbytes].view(leaf.dtype)
+    return data.reshape(leaf.shape)

@@ -19,7 +19,10 @@ import select
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 LOOK_SECONDS = 0.01
 FAILED_SECONDS = 60.0  # that one with an error waits for the others, which may not come
@@ -34,7 +37,7 @@ def stuck() -> bool:
     return _comm is not None
 
 
-def remember(comm: Any) -> None:
+def remember(comm: Intracomm) -> None:
     """Mark all ranks of `comm` as stuck; the communicator is kept for one more barrier."""
     global _comm
     prepare()

@@ -132,8 +132,10 @@ def read(store: Storage, memory: Memory, index: Array) -> Transition:
     steps = (slot + jnp.arange(length, dtype=jnp.int32)[:, None]) % sizes.slots  # [n, N]
     lanes = row_packing.gather(memory.ring.data, steps, jnp.broadcast_to(copy, steps.shape))
     if memory.finals is None:
-        return row_packing.unpack(memory.plan.steps, lanes)
+        whole: Transition = row_packing.unpack(memory.plan.steps, lanes)
+        return whole
 
+    data: Transition
     data, ticket = row_packing.unpack(memory.plan.steps, {lane: x[:-1] for lane, x in lanes.items()})
     after, _ = row_packing.unpack(memory.plan.steps, {lane: x[1:] for lane, x in lanes.items()})
     assert memory.plan.finals is not None and memory.tail is not None

@@ -83,7 +83,7 @@ class WorkflowBase:
     warmup_steps: int = 0
 
     @property
-    def device(self) -> Any:
+    def device(self) -> jax.Device:
         return jax.local_devices()[0]
 
     def join(self, job: Job) -> Role:

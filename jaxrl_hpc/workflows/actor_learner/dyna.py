@@ -12,7 +12,7 @@ simulated ones (Dyna-Q, agents/dyna_q.py: prioritised sweeping, a trusted model 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ class Dyna(ActorLearner):
     def start(self, state: ActorLearnerState) -> ActorLearnerState:
         state, job = super().start(state), self.job
         self._extra: dict[int, int] = {}  # replayed: iteration -> samples beyond K
-        self._written: Any = None
+        self._written: TextIO | None = None
         if job is None:
             return state
         self._replays = bool(job.replay_schedule)

@@ -164,7 +164,8 @@ class LearnerPrograms:
         """Shapes of `number` unrolls side by side."""
         step = jax.eval_shape(self._example, learner)
         lead = (self.settings.length, number * self.settings.copies)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), step)
+        shape: Transition = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), step)
+        return shape
 
     def iterate(
         self,

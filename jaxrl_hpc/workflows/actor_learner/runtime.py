@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from jaxrl_hpc.types import (
     Role,
     StopRequest,
     Store,
+    Transition,
 )
 from jaxrl_hpc.workflows.actor_learner import staleness
 from jaxrl_hpc.workflows.actor_learner.actor import Actor
@@ -84,7 +86,7 @@ class ActorLearner(WorkflowBase):
         self.mailbox: Mailbox | None = None
         self.acting: ActorPrograms
         self.channel: Any = None  # this rank's end
-        self.control: Any = None
+        self.control: Control
         self.job: Job | None = None  # None: this process only inspects
         self.restored: ActorSnapshot | None = None  # actors' part of the checkpoint that is being continued
         self.seconds_before = 0.0  # of earlier jobs of the run
@@ -92,7 +94,7 @@ class ActorLearner(WorkflowBase):
         self._left_out = np.zeros(2)  # unrolls of the whole run that were dropped and lost
         self._clock = (0.0, time.perf_counter())  # seconds waited, and when that was
         self._counts: dict[str, int] = {}  # of the channel, up to the last metrics
-        self._programs: dict[str, Any] = {}
+        self._programs: dict[str, Callable[..., PyTree]] = {}
         self._names: list[str] = []
 
     # -- joining a job -------------------------------------------------------
@@ -274,7 +276,9 @@ class ActorLearner(WorkflowBase):
     # -- the learner ---------------------------------------------------------
 
     def init(self, key: Array, hypers: PyTree) -> ActorLearnerState:
-        return jax.jit(lambda key, hypers: self.learning.init(key, hypers, self.team))(key, hypers)
+        init = jax.jit(lambda key, hypers: self.learning.init(key, hypers, self.team))
+        state: ActorLearnerState = init(key, hypers)
+        return state
 
     def learner(self, state: ActorLearnerState) -> LearnerState:
         return state.learner
@@ -302,7 +306,9 @@ class ActorLearner(WorkflowBase):
                 functools.partial(learning.fill, team=team), (0,), state, unrolls
             )
 
-    def _program(self, function: Any, donate: tuple[int, ...], *shapes: PyTree) -> Any:
+    def _program(
+        self, function: Callable[..., PyTree], donate: tuple[int, ...], *shapes: PyTree
+    ) -> Callable[..., PyTree]:
         """Compiled ahead. With messages inside (mpi4jax) it is called through jit, which finds it cached."""
         jitted = jax.jit(function, donate_argnums=donate)
         compiled = jitted.lower(*shapes).compile()
@@ -317,7 +323,7 @@ class ActorLearner(WorkflowBase):
         packing.pack(self._programs["params"](state), buffer)
         self.mailbox.published(version, buffer)
 
-    def _take(self, version: int) -> list[tuple[Any, Any]]:
+    def _take(self, version: int) -> list[tuple[Transition, PyTree]]:
         if self.mailbox is None:  # another learner has the data
             assert self.job is not None
             self.job.watchdog.at("learning", version, often=True)

@@ -9,9 +9,8 @@ saved. One seed per job; rank 0 evaluates and writes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +97,7 @@ class ParameterServer(WorkflowBase):
         self.turns: list[int] | None = None  # replayed: the exchanges that are this worker's
         self.claims: AtomicCounter
         self.circulation: ExchangeLog | None = None
-        self._programs: dict[str, Any] = {}
+        self._programs: dict[str, Callable[..., PyTree]] = {}
         self._names: list[str] = []
         self._windows: list[Window] = []
         self._closed = False
@@ -125,7 +124,9 @@ class ParameterServer(WorkflowBase):
         if self._worker is None:
             self._worker = self._make_worker(hypers["agent"])
         worker, number, several = self._worker, jnp.int32(self.number), self.num_workers > 1
-        return jax.jit(lambda key, hypers: worker.init(key, hypers, number, several))(key, hypers)
+        init = jax.jit(lambda key, hypers: worker.init(key, hypers, number, several))
+        state: ParameterServerState = init(key, hypers)
+        return state
 
     def learner(self, state: ParameterServerState) -> LearnerState:
         """With the parameters that are kept for all."""

@@ -58,7 +58,8 @@ class OneProgram:
     ) -> tuple[IterationWork, ShardWork]:
         if isinstance(count, int) and count == 1:
             return body(work, local)
-        return lax.fori_loop(0, count, lambda _, carry: body(*carry), (work, local))
+        work, local = lax.fori_loop(0, count, lambda _, carry: body(*carry), (work, local))
+        return work, local
 
 
 class CollectiveMessage(NamedTuple):
@@ -177,7 +178,7 @@ class HostDriven:
 
 def placed(
     layout: Layout, function: Callable[..., Any], inputs: Any, outputs: Any, donate: tuple[int, ...] = ()
-) -> Any:
+) -> Callable[..., Any]:
     """The function compiled for the devices of this process; specs say what is divided over them."""
     if len(layout.devices) > 1:
         # Results are the same on all devices by construction, which the checker cannot always see.

@@ -147,7 +147,8 @@ def sampling(
 
     def deal(work: IterationWork, shard: Array, batch: Batch) -> Batch:
         if agent.minibatches is None:
-            return jax.tree.map(lambda x: x[None], batch)
+            one: Batch = jax.tree.map(lambda x: x[None], batch)
+            return one
         return agent.minibatches(
             work.shared.learner, batch, jax.random.fold_in(keys_of(work).minibatches, shard)
         )

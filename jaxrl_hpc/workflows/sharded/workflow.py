@@ -190,7 +190,7 @@ class Sharded(WorkflowBase):
     # -- the contract --------------------------------------------------------
 
     @property
-    def device(self) -> Any:
+    def device(self) -> jax.Device:
         return self.layout.devices[0]
 
     def join(self, job: Job) -> Role:
@@ -236,7 +236,8 @@ class Sharded(WorkflowBase):
             real = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
             return x.addressable_data(0) if real else x
 
-        return jax.tree.map(first, state.shared.learner)
+        learner: LearnerState = jax.tree.map(first, state.shared.learner)
+        return learner
 
     def store(self, directory: Path, keep: int) -> Store:
         return ShardStore(self.layout, self.ranks, directory, keep)
@@ -249,16 +250,19 @@ class Sharded(WorkflowBase):
         layout = self.layout
         shards = jnp.arange(layout.first, layout.first + layout.local, dtype=jnp.int32)
         key, hypers = jax.device_put((key, hypers), layout.replicated)
-        return self._init(key, hypers, jax.device_put(shards, layout.divided))
+        state: ShardedState = self._init(key, hypers, jax.device_put(shards, layout.divided))
+        return state
 
     def warmup(self, state: ShardedState) -> ShardedState:
-        return self._warmup(state)
+        state = self._warmup(state)
+        return state
 
     def step(self, state: ShardedState, iterations: Any) -> tuple[ShardedState, Metrics]:
         """Iterations of all shards; metrics are those of all ranks."""
         sums = {name: jnp.float32(0) for name in self._metric_names(state)}
         sums, count = jax.device_put((sums, jnp.int32(iterations)), self.layout.replicated)
-        return self._step(state, sums, count)
+        state, metrics = self._step(state, sums, count)
+        return state, metrics
 
     def _metric_names(self, state: ShardedState) -> list[str]:
         """What the agent reports."""
