@@ -57,6 +57,11 @@ class WorkflowConfig(ComponentConfig):
         return False
 
     @property
+    def unrolls_per_add(self) -> int:
+        """Unrolls that the replay takes at once, one after the other in time: its tree is updated once."""
+        return 1
+
+    @property
     def has_schedules(self) -> bool:
         """Whether ranks come in an order of their own, which a run can write down and repeat."""
         return self.uses_ranks and not self.resources().mpi_in_programs

@@ -124,6 +124,8 @@ class Dyna(ActorLearner):
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
     if replay is None:
         raise UserError("workflow dyna: planning needs a replay to start from; use an agent such as dyna_q")
+    if config.batch_trajectories > 1:
+        raise UserError("workflow.batch_trajectories: planners take one unroll at a time; set it to 1")
     if config.actors > 1:
         raise UserError("workflow.actors: one rank acts in the real environment; leave it at 0 or 1")
     if config.max_updates < config.updates_per_iteration:

@@ -3,6 +3,9 @@
     fill     unroll → running statistics → replay
     iterate  fill, then K × (sample, gradient, apply, prioritise); or one batch of unrolls, learned from once
 
+Lazy writing (PALRL, Zhang et al. 2021): several unrolls of an iteration go into the replay at once, so that
+its tree is updated once for all of them.
+
 Several learners take every step together, and the mean of their gradients, one flattened message, keeps them
 the same bit for bit. In mode `own` each has its actors and its replay. In mode `shared` the first has all of
 them and gives every learner an equal part of each batch.
@@ -144,13 +147,19 @@ class LearnerPrograms:
         if agent.statistics is not None and agent.update_statistics is not None:
             sums = self._moments(learner, trajectory, team)
             learner = agent.update_statistics(learner, sums)
-        if self.replay and trajectory is not None:
-            ((_, priority),) = unrolls
-            if not settings.continuous:
-                trajectory = trajectory._replace(last=trajectory.last.at[-1].set(True))
-            memory = self.replay.add(memory, trajectory, priority if settings.priorities else None)
+        if self.replay and unrolls:
+            memory = self._add(memory, unrolls)
         iteration = state.iteration + 1
         return ActorLearnerState(learner, memory, state.key, iteration, env_steps), trajectory
+
+    def _add(self, memory: PyTree, unrolls: Sequence[tuple[Transition, PyTree]]) -> PyTree:
+        """Unrolls one after the other in time: one write, and one update of the replay's tree for all."""
+        assert self.replay is not None
+        block, priority = jax.tree.map(lambda *x: jnp.concatenate(x), *unrolls)
+        if not self.settings.continuous:
+            ends = slice(self.settings.length - 1, None, self.settings.length)
+            block = block._replace(last=block.last.at[ends].set(True))
+        return self.replay.add(memory, block, priority if self.settings.priorities else None)
 
     def _moments(self, learner: LearnerState, trajectory: Transition | None, team: LearnerGroup) -> PyTree:
         """Sums over what all learners took."""

@@ -384,11 +384,12 @@ def make_learning(
         copies=config.num_envs,
         length=config.unroll_length,
         updates=config.updates_per_iteration,
-        batch=1 if replay else config.batch_trajectories,
+        batch=config.batch_trajectories,
         total_env_steps=total_env_steps,
         priorities=config.actor_priorities,
         continuous=not config.cuts_windows,
         served=1 if config.learner_mode == "shared" else config.learners,
     )
-    warmup = -(-replay.min_steps // (config.num_envs * config.unroll_length)) if replay else 0
+    per_learner = settings.steps_per_iteration // settings.served
+    warmup = -(-replay.min_steps // per_learner) if replay else 0
     return LearnerPrograms(settings, env, agent, replay), warmup
