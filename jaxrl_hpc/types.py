@@ -201,6 +201,9 @@ class Replay(NamedTuple):
     prioritise: Callable[[PyTree, Array, Array], PyTree]  # (state, index [N], priority [N])
     min_steps: int  # environment steps after which it may be sampled (static)
     shared: SharedReplay | None = None  # None: shards that sample alone are as good
+    drawable: Callable[[PyTree], Array] | None = None
+    # state -> [] share of its complete windows that a sample can draw; counts all, so not for every update
+    has_priorities: bool = True  # False: it ignores them
 
 
 class Role(NamedTuple):

@@ -108,8 +108,13 @@ def build(config: Config, sizes: ReplaySizes, *, stride: int, within: bool) -> R
         highest = jnp.maximum(state.highest, values.max())
         return dataclasses.replace(state, tree=tree_op.update(state.tree, index, values), highest=highest)
 
+    def drawable(state: PrioritisedState) -> Array:
+        found = jnp.sum(sum_tree.leaves(shape, state.tree) > 0, dtype=jnp.int32)
+        starts = -(-storage.complete_starts(sizes, state.memory) // stride)
+        return jnp.minimum(found / (starts * sizes.num_envs), 1.0)  # the oldest start need not be a multiple
+
     shared = global_sampling.make(sizes, store, shape, tree_op, stratified)
-    return Replay(init, add, sample, prioritise, sizes.min_steps, shared)
+    return Replay(init, add, sample, prioritise, sizes.min_steps, shared, drawable)
 
 
 def completed(sizes: ReplaySizes, written: Array, last: Array, stride: int, within: bool) -> Array:

@@ -124,6 +124,11 @@ def add(store: Storage, memory: Memory, unroll: Transition) -> tuple[Memory, Arr
     return memory, jnp.where(gone, -1, index).reshape(-1)
 
 
+def complete_starts(sizes: ReplaySizes, memory: Memory) -> Array:
+    """Slots in which whole windows start, drawable or not; at least 1."""
+    return jnp.maximum(jnp.minimum(memory.ring.written, sizes.slots) - sizes.window + 1, 1)
+
+
 def read(store: Storage, memory: Memory, index: Array) -> Transition:
     """The windows [n, N] that start at index [N] = slot * B + copy."""
     sizes = store.sizes

@@ -7,6 +7,7 @@ that the host does (logging, evaluating, saving, being killed and resumed) chang
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ from jaxrl_hpc.runtime.seeds import SeedRunner, states_of_earlier_run
 from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.summary import describe, params_hash, spread_over_seeds, summaries_of_lanes
 
+log = logging.getLogger(__name__)
+LEAST_DRAWABLE = 0.2  # share of a replay's windows below which a run is warned
 FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
 
 
@@ -64,6 +67,23 @@ class ChunkSchedule(NamedTuple):
         return cls(total, chunk, every)
 
 
+def idle_learning(lanes: Sequence[dict[str, Any]]) -> str:
+    """What is wrong if updates get no data, or most of the replay is dead: training that is none."""
+    used, drawable = (min(lane.get(name, 1.0) for lane in lanes) for name in ("updates_used", "drawable"))
+    if used == 0:
+        return (
+            "nothing was learned since the last row of metrics: the replay held no window that may be drawn "
+            "(metric updates_used); with replay.episodes=within, a window must fit into an episode"
+        )
+    if drawable < LEAST_DRAWABLE:
+        return (
+            f"only {drawable:.0%} of the windows in the replay can be drawn (metric drawable): raise "
+            "replay.final_capacity or set replay.store_next=always; with replay.episodes=within, take "
+            "shorter windows"
+        )
+    return ""
+
+
 class Trainer:
     """One run directory being trained."""
 
@@ -93,6 +113,7 @@ class Trainer:
         self.saved = False  # a checkpoint has been committed
         self.last_eval: float | None = None  # mean over seeds
         self.stopped_by = ""
+        self.warned = False  # of learning that is none
         self.trace = Trace(self.ranks.rank, config.run.profile)
 
     # -- state ---------------------------------------------------------------
@@ -205,6 +226,9 @@ class Trainer:
             lanes = self.runner.metrics_per_lane(metrics)
         train = [{k: np.asarray(v).item() for k, v in lane.items()} for lane in lanes]
         updates = [lane["updates"] for lane in train]
+        if self.ranks.first and not self.warned and (warning := idle_learning(train)):
+            log.warning(warning)
+            self.warned = True
         results = []
         if evaluation is not None:
             with self.trace.span("evaluating", iteration=iterations):

@@ -70,10 +70,15 @@ class WorkflowConfig(ComponentConfig):
         return Resources(total_copies=self.num_envs)
 
     def check_priorities(self, agent: Agent, replay: Replay | None) -> None:
-        """Refuse `actor_priorities` for agents that cannot rate steps."""
+        """Refuse `actor_priorities` for agents that cannot rate steps and replays that ignore ratings."""
         if self.actor_priorities and (replay is None or agent.priority is None):
             raise UserError(
                 "workflow.actor_priorities: this agent's actors cannot rate their steps; set it to false"
+            )
+        if self.actor_priorities and replay is not None and not replay.has_priorities:
+            raise UserError(
+                "workflow.actor_priorities: this replay draws all windows alike and would ignore them; set "
+                "it to false, or use replay.name=prioritised"
             )
 
 

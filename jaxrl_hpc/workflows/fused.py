@@ -166,6 +166,8 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
             "episode_return": jnp.where(episodes.number > 0, episodes.returns / count, jnp.nan),
             "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
         }
+        if replay and replay.drawable:
+            metrics["drawable"] = replay.drawable(state.replay)
         return state, metrics
 
     def loops(state: FusedState) -> Loops:

@@ -238,7 +238,7 @@ class LearnerPrograms:
             whole = broadcast(team.collectives, mine, self._sample_shape(learner))
             part = part_of(whole, jnp.int32(team.number), team.size)
             learner, metrics, priority = learning.learn(agent, learner, part, learn_key, team.reduce)
-            metrics |= learning.window_metrics(agent, whole)
+            metrics |= learning.replay_metrics(agent, whole)
             assert team.collectives is not None
             everyone = team.collectives("gather", priority[None])  # [learners, N / learners]
             if team.has_data:

@@ -301,6 +301,9 @@ class ActorLearner(WorkflowBase):
             "params": self._program(lambda s: learning.agent.actor(s.learner), (), state),
             "mark": self._program(mark, (), state),
         }
+        if learning.replay and learning.replay.drawable and team.has_data:
+            share = learning.replay.drawable
+            self._programs["drawable"] = self._program(lambda s: share(s.replay), (), state)
         if self.warmup_iterations:
             self._programs["fill"] = self._program(
                 functools.partial(learning.fill, team=team), (0,), state, unrolls
@@ -356,7 +359,8 @@ class ActorLearner(WorkflowBase):
         mine = self.mailbox.ages if self.mailbox else staleness.Staleness()
         idle = self.mailbox.backoff.seconds if self.mailbox else 0.0
         now = time.perf_counter()
-        shares = [(idle - self._clock[0]) / max(now - self._clock[1], 1e-9)]
+        drawable = float(self._programs["drawable"](state)) if "drawable" in self._programs else 0.0
+        shares = [(idle - self._clock[0]) / max(now - self._clock[1], 1e-9), drawable]
         self._clock = (idle, now)
         values = [float(sums[name]) / max(iterations, 1) for name in self._names]
         counts = self.channel.counts
@@ -368,9 +372,12 @@ class ActorLearner(WorkflowBase):
         mine.reset()
         count = len(self._names)
         metrics: dict[str, Any] = dict(zip(self._names, total[:count] / self.ranks.size, strict=True))
-        metrics |= staleness.describe(total[count + 1 : count + 1 + own.size], int(everyone[:, 0].max()))
-        metrics |= dict(zip(counts, total[count + 1 + own.size :], strict=True))
-        metrics["learner_idle"] = total[count] / self.learning.settings.served
+        shared, rest = total[count : count + len(shares)], total[count + len(shares) :]
+        metrics |= staleness.describe(rest[: own.size], int(everyone[:, 0].max()))
+        metrics |= dict(zip(counts, rest[own.size :], strict=True))
+        metrics["learner_idle"], drawable = shared / self.learning.settings.served
+        if self.learning.replay and self.learning.replay.drawable:
+            metrics["drawable"] = drawable
         compare_replicas(self.layout, everyone[:, 1])
         return metrics | {"updates": int(state.learner.step)}
 

@@ -302,6 +302,11 @@ class ParameterServer(WorkflowBase):
         self._programs["work"] = (
             jax.jit(worker.work, donate_argnums=(0, 1)).lower(state.own, sums, steps).compile()
         )
+        if worker.replay and worker.replay.drawable:
+            share = worker.replay.drawable
+            self._programs["drawable"] = (
+                jax.jit(lambda own: share(own.state.replay)).lower(state.own).compile()
+            )
         if worker.warmup_iterations:
             self._programs["warmup"] = jax.jit(worker.warmup, donate_argnums=0).lower(state.own).compile()
         if worker.everyone:
@@ -336,6 +341,9 @@ class ParameterServer(WorkflowBase):
         updates = int(step) if step is not None else int(self.ranks.add(np.array([mine]))[0])
         shared = CentralState(central, jnp.int32(end), jnp.int32(updates))
         metrics = chunk.metrics(self.ranks, self.worker.iterations)
+        if "drawable" in self._programs:
+            mine_drawable = float(self._programs["drawable"](own))
+            metrics["drawable"] = self.ranks.add(np.array([mine_drawable]))[0] / self.ranks.size
         return ParameterServerState(shared, own), metrics | {"updates": jnp.int32(updates)}
 
     def _meet(self, own: WorkerState) -> WorkerState:

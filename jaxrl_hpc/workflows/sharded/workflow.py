@@ -175,17 +175,17 @@ class Sharded(WorkflowBase):
         self._names: list[str] | None = None
         states: Any = ShardedState(SAME, DIVIDED)  # type: ignore[arg-type]
         fresh = make_init(settings, env, agent, replay)
-        self._init = placed(layout, fresh, (SAME, SAME, DIVIDED), states)
+        compiled = functools.partial(placed, layout, as_written=settings.deterministic)
+        self._init = compiled(fresh, (SAME, SAME, DIVIDED), states)
         if layout.ranks > 1 and len(layout.devices) > 1:
             host = HostDriven(self.collectives)
             self._step: Callable[..., Any] = functools.partial(self._run, host)
             self._warmup: Callable[..., Any] = functools.partial(self._fill, host)
         else:
             inside = OneProgram(self.collectives)
-            self._step = placed(
-                layout, functools.partial(self._run, inside), (states, SAME, SAME), (states, SAME), (0,)
-            )
-            self._warmup = placed(layout, functools.partial(self._fill, inside), (states,), states, (0,))
+            run, fill = functools.partial(self._run, inside), functools.partial(self._fill, inside)
+            self._step = compiled(run, (states, SAME, SAME), (states, SAME), (0,))
+            self._warmup = compiled(fill, (states,), states, (0,))
 
     # -- the contract --------------------------------------------------------
 
@@ -295,7 +295,7 @@ class Sharded(WorkflowBase):
         work, local = driver.repeat(
             iterations, functools.partial(iterate, driver, self.stages), *begin(state, sums)
         )
-        work, local, (everyone, marks) = driver.chain(self.stages.reporting, work, local)
+        work, local, (everyone, marks, drawable) = driver.chain(self.stages.reporting, work, local)
         episodes = Episodes(*(ordered_sum(x) for x in everyone))
         count = jnp.maximum(episodes.number, 1.0)
         learner = work.shared.learner
@@ -306,4 +306,6 @@ class Sharded(WorkflowBase):
             "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
             "replicas": marks,
         }
+        if jax.tree.leaves(drawable):
+            metrics["drawable"] = ordered_sum(drawable) / self.settings.shards
         return ShardedState(work.shared, local.own), metrics
