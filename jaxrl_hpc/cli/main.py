@@ -10,6 +10,7 @@ import sys
 
 from jaxrl_hpc import __version__
 from jaxrl_hpc.errors import UserError, os_errors_told
+from jaxrl_hpc.user_code import working_directory_last
 
 # name -> (module, one line of help); modules are imported only when used
 COMMANDS = {
@@ -78,4 +79,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    working_directory_last()
     sys.exit(main())
