@@ -127,7 +127,7 @@ class Checkpointer:
         is logged and the one before it used. UserError if there is none or the structure differs.
         """
         manifest, arrays, signatures = self._load(step)
-        check_match(signatures, like, f"checkpoint of step {manifest['step']} in {self.directory}")
+        check_match(signatures, like, f"checkpoint of iteration {manifest['step']} in {self.directory}")
         paths, structure = full_paths(like)
         place = place or (lambda leaf: leaf)
         # pop: a placed leaf's host copy is freed before the next is placed
@@ -157,7 +157,7 @@ class Checkpointer:
             for text in problems:
                 logger.warning("%s; going back to an older checkpoint", text)
             return manifest, arrays, signatures
-        wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
+        wanted = "checkpoint" if step is None else f"checkpoint of iteration {step}"
         if problems:
             raise UserError(f"no good {wanted} in {self.directory}: {'; '.join(problems)}")
         raise UserError(f"there is no {wanted} in {self.directory}")

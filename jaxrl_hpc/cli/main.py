@@ -12,6 +12,7 @@ import sys
 from jaxrl_hpc import __version__
 from jaxrl_hpc.comm.exit_without_finalize import with_status
 from jaxrl_hpc.errors import UserError, os_errors_told
+from jaxrl_hpc.user_code import working_directory_last
 
 # name -> (module, one line of help); modules are imported only when used
 COMMANDS = {
@@ -85,4 +86,5 @@ def _run(argv: list[str] | None) -> int:
 
 
 if __name__ == "__main__":
+    working_directory_last()
     sys.exit(main())

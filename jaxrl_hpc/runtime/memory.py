@@ -21,9 +21,11 @@ def check_memory(config: Config, runner: SeedRunner, training: bool = True) -> i
     lanes = len(runner.lanes)
     at_once = lanes if runner.stacked else len({group.device for group in runner.groups})
     state = state_bytes(runner.state_shape()) * len(runner.groups)
-    work = {f"an evaluation of {runner.episodes:,} episodes": runner.episodes * _copy_bytes(parts.env)}
+    layers = 4 * _activations(config)
+    episode = _copy_bytes(parts.env) + layers
+    work = {f"an evaluation of {runner.episodes:,} episodes": runner.episodes * episode}
     if training:
-        row = 2 * _observation_bytes(parts.env.spec) + 4 * 2 * _activations(config)
+        row = 2 * _observation_bytes(parts.env.spec) + 2 * layers
         copies = flow.resources().total_copies
         work[f"an unroll of {copies:,} copies and {flow.unroll_length:,} steps"] = (
             copies * flow.unroll_length * row

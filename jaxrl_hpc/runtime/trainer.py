@@ -135,7 +135,8 @@ class Trainer:
             self.metrics.restore(host["metrics"])
             self.ranks.first_does(self.run.end_first_save)
             steps_done = self.env_steps
-            self.say(f"resumed at {steps_done:,} environment steps from {self.run.checkpoints}")
+            where = f"iteration {self.iterations:,}, {steps_done:,} environment steps"
+            self.say(f"resumed at {where}, from {self.run.checkpoints}")
             if self.parts.env.external:
                 mine = {name: number * self.ranks.first for name, number in host["outside"].items()}
                 self.say(self.parts.env.host.simulators.resume(mine))

@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
+from pydantic import model_validator
 
 from jaxrl_hpc.comm.collectives import Collectives, compare_replicas, ordered_sum
 from jaxrl_hpc.comm.layout import Layout, make_layout
@@ -52,6 +53,9 @@ from jaxrl_hpc.workflows.sharded.stages import Stages, make_init, make_stages
 from jaxrl_hpc.workflows.sharded.state import IterationWork, ShardedSettings, ShardedState, ShardWork
 from jaxrl_hpc.workflows.sharded.store import ShardStore
 
+MAX_SHARDS = 4096
+MAX_DEVICES = 256  # of one process
+
 
 class Config(WorkflowConfig):
     """The sharded workflow's settings. Sizes are those of all shards together."""
@@ -61,10 +65,17 @@ class Config(WorkflowConfig):
     name: Literal["sharded"] = "sharded"
     num_envs: int = static(24, "environment copies", per_shard="exact", ge=1)
     shards: int = static(
-        12, "logical shards: a multiple of ranks × devices that divides copies, batch and capacity", ge=1
+        12,
+        "logical shards: a multiple of ranks × devices that divides copies, batch and capacity",
+        ge=1,
+        le=MAX_SHARDS,
     )
     devices: int = static(
-        0, "devices per process; 0: its share of the node's, or one on a CPU", changeable=True, ge=0
+        0,
+        "devices per process; 0: its share of the node's, or one on a CPU",
+        changeable=True,
+        ge=0,
+        le=MAX_DEVICES,
     )
     deterministic: bool = static(
         False, "the same bits on every number of ranks and devices, for some speed; else within rounding"
@@ -78,6 +89,13 @@ class Config(WorkflowConfig):
         changeable=True,
         ge=0,
     )
+
+    @model_validator(mode="after")
+    def _devices_hold_shards(self) -> Self:
+        """Said before JAX makes the devices, which takes memory and time."""
+        if self.devices and self.shards % self.devices:
+            raise ValueError(f"devices: {self.devices:,} cannot hold equal parts of {self.shards:,} shards")
+        return self
 
     def resources(self) -> Resources:
         return Resources(
