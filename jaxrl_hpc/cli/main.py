@@ -10,6 +10,7 @@ import sys
 
 from jaxrl_hpc import __version__
 from jaxrl_hpc.errors import UserError, os_errors_told
+from jaxrl_hpc.extras import missing_extras_told
 
 # name -> (module, one line of help); modules are imported only when used
 COMMANDS = {
@@ -65,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     if rest:
         args.overrides += rest  # key=value after an option, which argparse does not take
     try:
-        with os_errors_told():
+        with os_errors_told(), missing_extras_told():
             return args.run(args)
     except UserError as error:
         for line in str(error).splitlines():

@@ -167,5 +167,5 @@ def test_lives_of_one_game(limit):
 
 def test_a_missing_game_is_a_sentence(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
-    with pytest.raises(UserError, match=r"LunarLander-v3 needs envpool: pip install -e '.\[external\]'"):
+    with pytest.raises(UserError, match=r'needs envpool: pip install "jaxrl-hpc\[external\]"'):
         make_pool(PoolTask("LunarLander-v3", {}), 1, 0)
