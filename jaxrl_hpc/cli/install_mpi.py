@@ -1,8 +1,8 @@
 """Install mpi4py and mpi4jax for the MPI in use.
 
 mpi4jax is compiled against one MPI library, so no wheel of it fits everywhere. Where a compiler wrapper
-`mpicc` is found (an MPI module is loaded), both are built with it. Elsewhere MPICH comes as a wheel, and mpi4jax
-is built against that.
+`mpicc` is found (an MPI module is loaded), both are built with it. Elsewhere MPICH comes as a wheel, and
+mpi4jax is built against that.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ COMMANDS = {
     "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
     "export": ("jaxrl_hpc.cli.export", "a run's policy as a folder that acts without this package"),
     "play": ("jaxrl_hpc.cli.play", "watch a run: episodes as GIF and PNG"),
+    "show": ("jaxrl_hpc.cli.show", "all settings of a config, with meanings"),
     "list": ("jaxrl_hpc.cli.listing", "what a config can name: agents, envs, workflows, configs"),
     "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),
     "doctor": ("jaxrl_hpc.cli.doctor", "check this installation: devices, versions, MPI"),
@@ -57,6 +58,8 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
+    # XLA's own banners (slow compiles, CPU features) are for its developers; errors reach us as exceptions
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     named = next((a for a in arguments if not a.startswith("-")), None)
     parser = make_parser(named if named in COMMANDS else None)

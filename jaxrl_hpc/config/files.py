@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from jaxrl_hpc.config.registry import SECTIONS, find
 from jaxrl_hpc.config.run import RunConfig
-from jaxrl_hpc.config.sources import nearest, read_source
+from jaxrl_hpc.config.sources import name_run, nearest, read_source
 from jaxrl_hpc.envs import user_env
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay.sizes import ReplayConfig
@@ -147,6 +147,7 @@ def completed(parts: dict[str, Any]) -> dict[str, Any]:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """A config file with `section.key=value` overrides, validated."""
     source, data = read_source(path, overrides)
+    name_run(data, source)
     with mistakes_located(source, overrides):
         return from_dict(data)
 

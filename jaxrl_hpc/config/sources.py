@@ -83,7 +83,7 @@ def put(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def read_source(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, dict[str, Any]]:
-    """A config file, and its plain data with `section.key=value` overrides and a name for the run."""
+    """A config file, and its plain data with `section.key=value` overrides."""
     source = find_file(path)
     data = read_yaml(source)
     data = {} if data is None else data
@@ -91,8 +91,14 @@ def read_source(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, 
         raise UserError(f"{source}: a config holds sections (agent, env, …), not {type(data).__name__}")
     for text in overrides:
         apply_override(data, text)
+    return source, data
+
+
+def name_run(data: dict[str, Any], source: Path) -> bool:
+    """Call the run by its file unless it has a name, in place -> whether it had one."""
     if data.get("run") is None:
         data["run"] = {}
-    if isinstance(data["run"], dict):
-        data["run"].setdefault("name", source.stem)
-    return source, data
+    if not isinstance(data["run"], dict) or "name" in data["run"]:
+        return True
+    data["run"]["name"] = source.stem
+    return False
