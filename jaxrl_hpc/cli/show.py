@@ -42,12 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.cli.listing import summary_of
-    from jaxrl_hpc.config.files import from_dict, mistakes_located
     from jaxrl_hpc.config.sources import name_run, read_source
 
     saved = Path(args.config) / "config.yaml"
     source, data = read_source(saved if saved.is_file() else args.config, args.overrides)
     name_run(data, source)
+
+    from jaxrl_hpc.config.files import from_dict, mistakes_located  # loads JAX
+
     with mistakes_located(source, args.overrides):
         config = from_dict(data)
     if args.json:

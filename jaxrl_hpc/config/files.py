@@ -162,7 +162,7 @@ def mistakes_located(source: Path, overrides: Sequence[str] = ()) -> Iterator[No
 
         def located(line: str) -> str:
             field = line.partition(":")[0]
-            brought = any(field == name or field.startswith(f"{name}.") for name in given)
+            brought = any(f"{field}.".startswith(f"{n}.") or n.startswith(f"{field}.") for n in given)
             return f"override {line}" if brought else line if str(source) in line else f"{source}: {line}"
 
         raise UserError("\n".join(located(line) for line in str(error).splitlines())) from None
