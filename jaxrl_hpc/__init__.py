@@ -1,3 +1,3 @@
 """jaxrl_hpc: accelerator-first, exactly reproducible reinforcement learning in JAX."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
