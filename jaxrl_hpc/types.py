@@ -165,6 +165,7 @@ class Agent(NamedTuple):
     update_statistics: Callable[[LearnerState, PyTree], LearnerState] | None = None
     after_step: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]] | None = None
     # (actor_params, carry, step [B]) -> (carry, extras) once a step's reward is known; before any reset
+    origin: Any = None  # settings and sizes it was made with, to check that parts fit (api/parts.py)
 
 
 @struct.dataclass
@@ -201,6 +202,7 @@ class Replay(NamedTuple):
     prioritise: Callable[[PyTree, Array, Array], PyTree]  # (state, index [N], priority [N])
     min_steps: int  # environment steps after which it may be sampled (static)
     shared: SharedReplay | None = None  # None: shards that sample alone are as good
+    origin: Any = None  # settings and sizes it was made with, to check that parts fit (api/parts.py)
 
 
 class Role(NamedTuple):

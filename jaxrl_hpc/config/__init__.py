@@ -9,6 +9,7 @@ from jaxrl_hpc.config.files import json_schema as json_schema
 from jaxrl_hpc.config.files import load as load
 from jaxrl_hpc.config.files import mistakes_located as mistakes_located
 from jaxrl_hpc.config.files import put as put
+from jaxrl_hpc.config.files import search_beside as search_beside
 from jaxrl_hpc.config.files import validate as validate
 from jaxrl_hpc.read_files import parse_yaml as parse_yaml
 from jaxrl_hpc.read_files import read_yaml as read_yaml
