@@ -111,7 +111,7 @@ def example_of(env: Env, agent: Agent) -> Transition:
 
     def one() -> Transition:
         key = jax.random.key(0)
-        actor = agent.actor(agent.init(key))  # type: ignore[call-arg]
+        actor = agent.actor(agent.init(key))
         copies = rollout.start(env, agent, key, jnp.zeros(1, jnp.int32))
         return rollout.unroll(env, agent, actor, copies, 1)[1]
 
