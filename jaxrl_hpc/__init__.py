@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jaxrl_hpc import networks as networks
     from jaxrl_hpc import ops as ops
     from jaxrl_hpc import rollout as rollout
+    from jaxrl_hpc import scaling as scaling
     from jaxrl_hpc.api import agents as agents
     from jaxrl_hpc.api import envs as envs
     from jaxrl_hpc.api import replay as replay
@@ -63,7 +64,7 @@ _NAMES = {
     "Transition": "jaxrl_hpc.types",
     "Workflow": "jaxrl_hpc.types",
 }
-_MODULES = ("config", "networks", "ops", "rollout")
+_MODULES = ("config", "networks", "ops", "rollout", "scaling")
 
 __all__ = [
     "Agent",
@@ -85,6 +86,7 @@ __all__ = [
     "ops",
     "replay",
     "rollout",
+    "scaling",
     "sweep",
     "train",
     "workflows",

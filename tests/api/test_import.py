@@ -113,4 +113,4 @@ def test_a_type_checker_sees_the_names(tmp_path):
     for kind in ("Env", "Agent", "Replay", "Run"):
         assert f"jaxrl_hpc.{'api.run' if kind == 'Run' else 'types'}.{kind}" in text, text
     assert "TraceableWorkflow" in text and "dict[str, Any]" in text and "nothing" in text, text
-    assert text.count("error:") == 1, text
+    assert text.count(": error:") == 1, text
