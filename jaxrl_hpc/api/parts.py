@@ -9,11 +9,16 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from pydantic import BaseModel
 
 from jaxrl_hpc import config as configs
@@ -41,7 +46,19 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+    if isinstance(value, Path):
+        return str(value)
+    return value.tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
+
+
+def override(key: str, value: Any) -> str:
+    """`key=value`, as commands take it."""
+    try:
+        return f"{key}={json.dumps(plain(value))}"
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{key}: should be a number, a text, a list or a mapping (it is {value!r:.60})"
+        ) from None
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,13 +155,16 @@ def attribute_of(module: str, section: str, package: str, make: Callable[..., An
       make: (component's name, …) makes a component of this section.
       name: of the attribute.
     """
+    hint = ""
     if not name.startswith("_"):
         found = _submodule(f"jaxrl_hpc.{package}", name)
         if found is not None:
             return found
-        if name in plugins(section):
+        added = plugins(section)
+        if name in added:
             return functools.partial(make, name)
-    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        hint = nearest(name, [*sys.modules[module].__all__, *added])
+    raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
 def _submodule(package: str, name: str) -> ModuleType | None:

@@ -137,14 +137,17 @@ def build(origin: ReplayOrigin, num_envs: int, unroll_length: int) -> Replay:
         return start(item, numbers(origin.config, hypers))
 
     def add(state: PyTree, items: PyTree, priority: Any = None) -> PyTree:
+        _check_not_used_up(state)
         rated = None if priority is None else _with_axes({"priority": priority}, _RATING, lead)["priority"]
         return write(state, _with_axes(items, example, lead), rated)
 
     def sample(state: PyTree, key: Array | int, progress: Array | float = 0.0) -> Batch:
+        _check_not_used_up(state)
         key = jax.random.key(key) if isinstance(key, int) else key
         return draw(state, key, jnp.asarray(progress, jnp.float32))
 
     def prioritise(state: PyTree, index: Any, priority: Any) -> PyTree:
+        _check_not_used_up(state)
         return rate(state, _array(index, jnp.int32), _array(priority, jnp.float32))
 
     @jax.jit
@@ -165,6 +168,16 @@ def build(origin: ReplayOrigin, num_envs: int, unroll_length: int) -> Replay:
 
 
 _RATING = {"priority": np.zeros((), np.float32)}
+
+
+def _check_not_used_up(state: PyTree) -> None:
+    """A state that was added to lives on in the one that `add` gave."""
+    leaf = next(iter(jax.tree.leaves(state)), None)
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+        raise UserError(
+            "state: was used up by an earlier call of add or prioritise: go on with what that gave, as in "
+            "state = memory.add(state, items)"
+        )
 
 
 def _array(value: Any, dtype: Any) -> Array:

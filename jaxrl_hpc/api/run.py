@@ -9,7 +9,6 @@ A Run reads its folder whenever it is asked, so it is never out of date while th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +42,7 @@ class Run:
 
     @property
     def name(self) -> str:
+        """Of its folder."""
         return self.path.resolve().name
 
     @property
@@ -85,12 +85,13 @@ class Run:
         Returns:
           scores over seeds and per seed, as in `summary`.
         """
+        from jaxrl_hpc.api.parts import override
         from jaxrl_hpc.api.training import flat
         from jaxrl_hpc.runtime.evaluation import evaluate_run
 
         if episodes < 1:
             raise UserError(f"episodes: should be at least 1 (it is {episodes})")
-        changes = [f"{key}={json.dumps(value)}" for key, value in flat(overrides).items()]
+        changes = [override(key, value) for key, value in flat(overrides).items()]
         return evaluate_run(self.path, episodes, seed, changes)
 
     def policy(self, seed: int | None = None, greedy: bool = True) -> Policy:

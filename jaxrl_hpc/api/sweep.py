@@ -9,15 +9,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from jaxrl_hpc.api import notebook
-from jaxrl_hpc.api.parts import plain
+from jaxrl_hpc.api.parts import override, plain
 from jaxrl_hpc.api.training import flat
 from jaxrl_hpc.errors import UserError, os_errors_told
 from jaxrl_hpc.sweeps import local
@@ -160,7 +159,8 @@ def sweep(
     """
     spec, source = _spec(config, axes, flat(overrides), _given(seeds, steps, samples, name))
     plan = make_plan(spec)
-    directory = SweepDirectory.of(spec, run_dir, source)
+    default = Path("runs") / "sweeps" / spec.name
+    directory = SweepDirectory.of(spec, run_dir, source) if source else SweepDirectory(run_dir or default)
     say = notebook.voice(quiet)
     with os_errors_told():
         if len(plan.tasks) > 1:
@@ -183,18 +183,24 @@ def _spec(
     axes: Mapping[str, Any] | None,
     overrides: dict[str, Any],
     given: dict[str, Any],
-) -> tuple[SweepSpec, str | Path]:
-    """A validated sweep, and the file or folder that it came from."""
+) -> tuple[SweepSpec, str | Path | None]:
+    """A validated sweep, and the file or folder that it came from, if any."""
     if axes is not None:
+        for key, values in axes.items():
+            if not isinstance(values, Mapping | Sequence) or isinstance(values, str):
+                raise UserError(
+                    f"axes: {key} should be a list of values, or a mapping such as "
+                    f'{{"log_uniform": [1e-4, 1e-2]}} (it is {values!r:.60})'
+                )
         base = str(config) if isinstance(config, Path) else plain(config)
         name = Path(base).stem if isinstance(base, str) else "sweep"
         data = {"base": base, "axes": plain(axes), "name": name, "overrides": overrides}
-        return spec_of(data | given, Path()), ""
+        return spec_of(data | given, Path()), None
     if isinstance(config, str | Path):
-        texts = tuple(f"{key}={json.dumps(value)}" for key, value in overrides.items())
+        texts = tuple(override(key, value) for key, value in overrides.items())
         return load_spec(config, texts, given), config
     data = plain(config)
-    return spec_of(data | given | {"overrides": data.get("overrides", {}) | overrides}, Path()), ""
+    return spec_of(data | given | {"overrides": data.get("overrides", {}) | overrides}, Path()), None
 
 
 def _run_all(plan: SweepPlan, directory: SweepDirectory, jobs: int | None, quiet: bool) -> None:

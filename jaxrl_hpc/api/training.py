@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.api import notebook
-from jaxrl_hpc.api.parts import nested, plain
+from jaxrl_hpc.api.parts import nested, override, plain
 from jaxrl_hpc.api.run import Run
 from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.config import Config
@@ -77,7 +76,7 @@ def configured(config: str | Path | Mapping[str, Any] | Config, overrides: Mappi
     """A validated config with overrides."""
     changes = flat(overrides)
     if isinstance(config, str | Path):
-        return configs.load(config, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
+        return configs.load(config, [override(key, value) for key, value in changes.items()])
     data = config.to_dict() if isinstance(config, Config) else copy.deepcopy(plain(config))
     if not isinstance(data, dict):
         raise UserError(
@@ -95,10 +94,18 @@ def flat(overrides: Mapping[str, Any]) -> dict[str, Any]:
         if "." in key:
             changes[key] = plain(value)
         elif key in (*SECTIONS, "run") and isinstance(value, Mapping):
-            changes |= {f"{key}.{name}": item for name, item in nested(value).items()}
+            changes |= _dotted(key, nested(value))
         else:
             raise UserError(f"{key}: there is no such argument{_meant(key, value)}")
     return changes
+
+
+def _dotted(path: str, value: Any) -> dict[str, Any]:
+    """Only what a mapping names is changed, at any depth."""
+    if not (isinstance(value, dict) and value):
+        return {path: value}
+    parts = [_dotted(f"{path}.{key}", item) for key, item in value.items()]
+    return {key: item for part in parts for key, item in part.items()}
 
 
 def _meant(key: str, value: Any) -> str:

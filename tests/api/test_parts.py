@@ -145,5 +145,5 @@ def test_what_does_not_fit_is_one_sentence(cartpole, pendulum):
 def test_modules_and_names_of_a_package_can_be_reached():
     assert rl.workflows.update.learn_from_replay and rl.agents.normalise.wrap and rl.envs.render.CLASSIC
     assert "CartPole-v1" in rl.envs.names() and callable(rl.networks.make_torso) and rl.ops.statistics.score
-    with pytest.raises(AttributeError, match="no attribute 'sac2'"):
-        rl.agents.sac2  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'ppo2'; did you mean ppo"):
+        rl.agents.ppo2  # noqa: B018

@@ -139,3 +139,17 @@ def test_adding_works_in_place():
     state = memory.add(state, np.ones(1000))
     (after,) = (leaf for leaf in jax.tree.leaves(state) if leaf.size > 1000)
     assert after.unsafe_buffer_pointer() == pointer and rows.is_deleted()
+
+
+def test_a_state_that_is_used_up_is_refused():
+    memory = rl.replay.uniform({"a": 0.0}, capacity=16, batch_size=4)
+    old = memory.init()
+    state = memory.add(old, {"a": 1.0})
+    for attempt in (
+        lambda: memory.add(old, {"a": 1.0}),
+        lambda: memory.sample(old, 0),
+        lambda: memory.prioritise(old, np.zeros(4), np.ones(4)),
+    ):
+        with pytest.raises(rl.UserError, match="go on with what that gave"):
+            attempt()
+    assert memory.sample(state, 0).data["a"].shape == (1, 4)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 
 import jaxrl_hpc as rl
 from jaxrl_hpc.api import notebook
+from jaxrl_hpc.api.training import flat
 from jaxrl_hpc.metrics.progress import Progress
 from jaxrl_hpc.runtime.evaluation import load_run
 
@@ -211,6 +213,7 @@ def test_an_unfinished_run_says_so(tmp_path, run):
         (("cartpole_dqn", {"nothing": 1}), "there is no such argument; settings are given by dotted names"),
         (("cartpole_dqn", {"agent.n_stp": 3}), "override agent.n_stp: unknown key; did you mean n_step"),
         (("cartpole_dqn", {"seeds": "four"}), "run.seeds: should be a valid integer"),
+        (("cartpole_dqn", {"agent.gamma": object()}), "agent.gamma: should be a number, a text, a list"),
         (({"agent": {"name": "dqn"}}, {}), "env: this section is missing"),
         ((3, {}), "should be a name, a path or a mapping"),
     ],
@@ -220,6 +223,14 @@ def test_wrong_arguments_are_one_sentence(arguments, words, tmp_path):
     with pytest.raises(rl.UserError, match=words) as error:
         rl.train(config, run_dir=tmp_path / "run", **settings)
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+
+
+def test_a_section_changes_only_what_it_names():
+    assert flat({"agent": {"network": {"hidden": (8,)}, "gamma": np.float32(0.5)}}) == {
+        "agent.network.hidden": [8],
+        "agent.gamma": 0.5,
+    }
+    assert flat({"env.params": {"a": 1}}) == {"env.params": {"a": 1}}  # as a whole
 
 
 def test_what_is_not_a_run(tmp_path):
@@ -265,6 +276,7 @@ def test_a_sweep_that_is_finished_is_not_run_again(swept, capsys):
             "agent.learning_rates: unknown key; did you mean learning_rate",
         ),
         ({"axes": {"gamma": [1]}}, "should be a dotted name"),
+        ({"axes": {"agent.gamma": 0.9}}, r"agent.gamma should be a list of values, .* \(it is 0.9\)"),
         ({"axes": {"agent.gamma": {"log_uniform": [0.1, 0.9]}}}, "say how often"),
         ({"axes": {"agent.gamma": [0.9]}, "gamma": 0.9}, r'did you mean \*\*{"agent.gamma": 0.9}'),
         ({"jobs": 0, "axes": {"agent.n_step": [1, 2]}}, "jobs: should be at least 1"),
@@ -274,6 +286,18 @@ def test_a_sweep_that_is_finished_is_not_run_again(swept, capsys):
 def test_wrong_sweeps_are_one_sentence(arguments, words, tmp_path):
     with pytest.raises(rl.UserError, match=words):
         rl.sweep(SETTINGS if "axes" in arguments else {"seeds": 1}, run_dir=tmp_path / "sweep", **arguments)
+
+
+def test_a_sweep_has_a_folder_of_its_own(monkeypatch, tmp_path):
+    """Nothing is written but in runs/sweeps/<name>. Its task is stood in for by one that fails at once."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr(
+        "jaxrl_hpc.api.sweep.run_task", lambda plan, directory, *_: seen.append(directory) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        rl.sweep(SETTINGS, axes={"agent.gamma": [0.9]}, name="mine", quiet=True)
+    assert seen[0].path == Path("runs/sweeps/mine") and [p.name for p in tmp_path.iterdir()] == ["runs"]
 
 
 @pytest.mark.full
