@@ -147,7 +147,7 @@ class Agent(NamedTuple):
     devices and ranks stands between them and belongs to the workflow."""
 
     needs: Windows | Unrolls  # what it learns from
-    init: Callable[[Array, dict[str, Array]], LearnerState]  # (key, hypers)
+    init: Callable[..., LearnerState]  # (key, hypers); those of `rl.agents` know their hypers
     actor: Callable[[LearnerState], PyTree]  # everything an actor needs, and no more
     carry: Callable[[Array], PyTree]  # env ids [B] -> per-copy actor state [B, …], () if none
     act: Callable[..., tuple[Array, PyTree, PyTree]]
@@ -165,6 +165,7 @@ class Agent(NamedTuple):
     update_statistics: Callable[[LearnerState, PyTree], LearnerState] | None = None
     after_step: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]] | None = None
     # (actor_params, carry, step [B]) -> (carry, extras) once a step's reward is known; before any reset
+    origin: Any = None  # settings and sizes it was made with, to check that parts fit (api/parts.py)
 
 
 @struct.dataclass
@@ -193,17 +194,18 @@ class SharedReplay(NamedTuple):
 class Replay(NamedTuple):
     """A memory as pure functions, in place under donation."""
 
-    init: Callable[[Transition, dict[str, Array]], PyTree]
-    # (one example transition without leading axes, hypers) -> state
-    add: Callable[[PyTree, Transition, Array | None], PyTree]
+    init: Callable[..., PyTree]
+    # (one example transition without leading axes, hypers) -> state; those of `rl.replay` know both
+    add: Callable[..., PyTree]
     # (state, unroll [T, B], initial priorities [T, B] or None for the maximum so far)
-    sample: Callable[[PyTree, Array, Array], Batch]  # (state, key, progress) -> windows [n, N]
+    sample: Callable[..., Batch]  # (state, key, progress) -> windows [n, N]
     prioritise: Callable[[PyTree, Array, Array], PyTree]  # (state, index [N], priority [N])
     min_steps: int  # environment steps after which it may be sampled (static)
     shared: SharedReplay | None = None  # None: shards that sample alone are as good
     drawable: Callable[[PyTree], Array] | None = None
     # state -> [] share of its complete windows that a sample can draw; counts all, so not for every update
     has_priorities: bool = True  # False: it ignores them
+    origin: Any = None  # settings and sizes it was made with, to check that parts fit (api/parts.py)
 
 
 class Role(NamedTuple):

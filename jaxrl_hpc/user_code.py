@@ -11,11 +11,13 @@ import contextlib
 import difflib
 import hashlib
 import importlib
+import importlib.util
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +36,55 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300] or 'no message'}"
 
 
+_appended: list[str] = []  # what this module has added to sys.path
+
+
+def search_in(folders: Iterable[str | Path]) -> None:
+    """Modules are looked for in these folders and in the working directory, in this order, after all other
+    places. Folders of earlier calls come after them."""
+    found = [os.path.abspath(folder) for folder in (*folders, os.getcwd())]
+    ours = list(dict.fromkeys([*found, *_appended]))
+    kept = [path for path in sys.path if path not in _appended]
+    _appended[:] = [path for path in ours if path not in kept]
+    sys.path[:] = [*kept, *_appended]
+
+
 def search_working_directory() -> None:
-    """Modules are looked for in the working directory too, after all other places."""
+    """Modules are looked for in the working directory too, after the installed packages."""
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+        search_in(())
+
+
+def folder_of(name: str) -> str | None:
+    """The folder from which `module:attribute` is imported; None if it is installed, or not there.
+
+    Nothing is imported.
+    """
+    root = name.partition(":")[0].partition(".")[0]
+    search_working_directory()
+    try:
+        spec = importlib.util.find_spec(root)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    places = [Path(place) for place in spec.submodule_search_locations or ()]
+    if not places and spec.origin and os.path.isfile(spec.origin):
+        places = [Path(spec.origin)]
+    installed = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = [os.path.abspath(place.parent) for place in places]
+    return next((folder for folder in folders if folder not in installed), None)
+
+
+def check_same_module(name: str, folders: Iterable[str], field: str) -> None:
+    """Refuse another module of the same name than the one in the folders that a run was made with."""
+    root = name.partition(":")[0].partition(".")[0]
+    meant = [f for f in folders if any(os.path.exists(os.path.join(f, r)) for r in (root, f"{root}.py"))]
+    if meant and (found := folder_of(name)) not in meant:
+        raise UserError(
+            f"{field}: module {root!r} comes from {found or 'the installed packages'}, but the run was made "
+            f"with that in {meant[0]}: use a new process, and other names for different modules"
+        )
 
 
 def working_directory_last() -> None:
@@ -63,7 +110,7 @@ def import_module(name: str, field: str) -> Any:
             raise UserError(f"{field}: {name} needs module {missing!r}, which is not there") from None
         raise UserError(
             f"{field}: there is no module {missing!r}; a file {missing.split('.')[0]}.py is looked for in "
-            f"{os.getcwd()} and among the installed packages"
+            f"{', '.join(dict.fromkeys([*_appended, os.getcwd()]))} and among the installed packages"
         ) from None
     except (Exception, SystemExit) as error:
         raise UserError(f"{field}: importing {name} raised {in_one_line(error)}") from error
@@ -87,13 +134,20 @@ def named_code(config: Mapping[str, Any], parts: Sequence[str] = SECTIONS) -> di
     Looks at plain data, validated or not, and imports nothing. Any text of that form counts, since some
     settings are handed on to other libraries. `parts`: the keys of the config to look into.
     """
-    return dict(sorted((name, text) for part in parts for name, text in _code_in(config.get(part), part)))
+    code = {name: text for part in parts for name, text in _code_in(config.get(part), part)}
+    run = config.get("run")
+    if isinstance(run, Mapping) and run.get("code_dirs"):
+        code |= _code_in({"code_dirs": run["code_dirs"]}, "run")
+    return dict(sorted(code.items()))
 
 
 def _code_in(value: Any, name: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _code_in(inner, f"{name}.{key}")
+            if key == "code_dirs" and inner:  # modules may be imported from there
+                yield f"{name}.{key}", str(inner if isinstance(inner, str) else list(inner))
+            else:
+                yield from _code_in(inner, f"{name}.{key}")
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from _code_in(inner, f"{name}.{index}")

@@ -19,6 +19,7 @@ LAYERS = [
     ["config"],
     ["runtime"],
     ["sweeps", "export", "scaling", "bench"],
+    ["api"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

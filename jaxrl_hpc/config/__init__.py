@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxrl_hpc.config.files import json_schema as json_schema
     from jaxrl_hpc.config.files import load as load
     from jaxrl_hpc.config.files import mistakes_located as mistakes_located
+    from jaxrl_hpc.config.files import search_beside as search_beside
     from jaxrl_hpc.config.files import validate as validate
     from jaxrl_hpc.config.sources import CONFIG_DIRS as CONFIG_DIRS
     from jaxrl_hpc.config.sources import apply_override as apply_override
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
     from jaxrl_hpc.read_files import read_yaml as read_yaml
 
 _PLACES = {
-    "config.files": ("Config", "from_dict", "json_schema", "load", "mistakes_located", "validate"),
+    "config.files": (
+        "Config",
+        "from_dict",
+        "json_schema",
+        "load",
+        "mistakes_located",
+        "search_beside",
+        "validate",
+    ),
     "config.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put"),
     "read_files": ("parse_yaml", "read_yaml"),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -22,7 +23,7 @@ from jaxrl_hpc.envs import user_env
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay.sizes import ReplayConfig
 from jaxrl_hpc.schema import AgentConfig, ComponentConfig, Schema
-from jaxrl_hpc.user_code import NAME
+from jaxrl_hpc.user_code import NAME, check_same_module, folder_of, search_in
 from jaxrl_hpc.workflows.base import WorkflowConfig
 
 
@@ -102,6 +103,10 @@ def from_dict(data: Mapping[str, Any]) -> Config:
         if key not in (*SECTIONS, "run"):
             problems.append(f"{key}: there is no such section{nearest(str(key), [*SECTIONS, 'run'])}")
     parts: dict[str, Any] = {}
+    run, wrong_in_run = data.get("run"), list[str]()
+    parts["run"] = validate("run", RunConfig, {} if run is None else run, wrong_in_run)
+    if parts["run"] and parts["run"].code_dirs:
+        search_in(parts["run"].code_dirs)
     for section in SECTIONS:
         content = data.get(section)
         if content is None:
@@ -119,16 +124,28 @@ def from_dict(data: Mapping[str, Any]) -> Config:
             problems.append(f"{section}.name: is missing; known are {', '.join(SECTIONS[section])}")
             continue
         try:
+            if parts["run"] and re.match(NAME, str(content["name"])):
+                check_same_module(str(content["name"]), parts["run"].code_dirs, f"{section}.name")
             component = find(section, str(content["name"]))
         except UserError as error:
             problems.append(str(error))
             continue
         parts[section] = validate(section, component.config, content, problems)
-    run = data.get("run")
-    parts["run"] = validate("run", RunConfig, {} if run is None else run, problems)
+    problems += wrong_in_run
     if problems:
         raise UserError("\n".join(problems))
-    return Config.model_construct(**completed(parts))
+    return Config.model_construct(**completed(with_code_dirs(parts)))
+
+
+def with_code_dirs(parts: dict[str, Any]) -> dict[str, Any]:
+    """Sections whose run knows the folders of the user's own code, to find it again from anywhere."""
+    names = [parts[section].name for section in SECTIONS if parts.get(section) is not None]
+    found = [folder_of(name) for name in names if re.match(NAME, name)]
+    run = parts["run"]
+    folders = tuple(dict.fromkeys([*run.code_dirs, *(folder for folder in found if folder)]))
+    if folders == run.code_dirs:
+        return parts
+    return parts | {"run": run.model_copy(update={"code_dirs": folders})}
 
 
 def completed(parts: dict[str, Any]) -> dict[str, Any]:
@@ -148,8 +165,17 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """A config file with `section.key=value` overrides, validated."""
     source, data = read_source(path, overrides)
     name_run(data, source)
+    search_beside(source.parent, data)
     with mistakes_located(source, overrides):
         return from_dict(data)
+
+
+def search_beside(folder: Path, data: Mapping[str, Any]) -> None:
+    """Let a config name modules in its folder."""
+    sections = [data.get(section) for section in SECTIONS]
+    names = [str(content.get("name")) for content in sections if isinstance(content, Mapping)]
+    if any(re.match(NAME, name) for name in names):
+        search_in([folder])
 
 
 @contextlib.contextmanager

@@ -1,4 +1,10 @@
-"""Everything that a config can name. Adding a component is one line here; others are named `module:make`."""
+"""Everything that a config can name. Adding a component is one line here; others are named `module:make`.
+
+Installed packages add names of their own by entry points (docs/examples/plugin):
+
+    [project.entry-points."jaxrl_hpc.agents"]
+    reinforce = "my_package.reinforce:make"
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ import importlib
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from typing import Any, NamedTuple
 
 from pydantic import create_model
@@ -95,17 +102,34 @@ USER_ENV = Components({"": Place("envs.user_env")})
 SECTIONS = {"agent": AGENTS, "env": ENVS, "replay": REPLAYS, "workflow": WORKFLOWS}
 
 
+ENTRY_POINTS = {section: f"jaxrl_hpc.{section}s" for section in SECTIONS}  # groups, by section
+
+
+def plugins(section: str) -> dict[str, str]:
+    """Names that installed packages add to a section -> `module:make` (of environments `module:Class`)."""
+    found = metadata.entry_points(group=ENTRY_POINTS[section])
+    return {point.name: point.value for point in found if point.name not in SECTIONS[section]}
+
+
 @functools.cache
-def user_component(section: str, name: str) -> Component:
+def user_component(section: str, target: str, name: str = "") -> Component:
     """A component of one's own, `module:make`.
 
     Its config class is what the first parameter of `make` is annotated with, or the module's `Config`.
+
+    Args:
+      section: of a config.
+      target: module and function.
+      name: what configs call it; the target itself unless a plug-in package names it.
     """
+    name = name or target
     field = f"{section}.name"
-    make = import_attribute(name, field)
+    make = import_attribute(target, field)
+    if section == "env" and isinstance(make, type):
+        return _named_environment(target, name)
     if not callable(make):
-        raise UserError(f"{field}: {name} is no function that makes {_ARTICLE[section]} {section}")
-    module = import_module(name.partition(":")[0], field)
+        raise UserError(f"{field}: {target} is no function that makes {_ARTICLE[section]} {section}")
+    module = import_module(target.partition(":")[0], field)
     try:
         hints = list(typing.get_type_hints(make).values())
     except NameError:
@@ -114,10 +138,10 @@ def user_component(section: str, name: str) -> Component:
     base = _base_config(section)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UserError(
-            f"{field}: the first parameter of {name} needs the annotation of its settings, a class that "
+            f"{field}: the first parameter of {target} needs the annotation of its settings, a class that "
             f"derives from {base.__module__}.{base.__name__}"
         )
-    # the name in a config is the dotted one, whatever the class itself is called by
+    # the name in a config is the one that finds it again, whatever the class itself is called by
     named = create_model(found.__name__, __base__=found, __module__=found.__module__, name=(str, name))
     return Component(named, make)
 
@@ -135,6 +159,14 @@ def _base_config(section: str) -> type[Schema]:
     return base
 
 
+def _named_environment(target: str, name: str) -> Component:
+    """A class of a plug-in package under a name of its own."""
+    from jaxrl_hpc.envs import user_env
+
+    named = create_model("Config", __base__=user_env.Config, __module__=user_env.__name__, name=(str, name))
+    return Component(named, lambda config: user_env.make(config, target))
+
+
 _ARTICLE = {"agent": "an", "env": "an", "replay": "a", "workflow": "a"}
 
 
@@ -145,4 +177,7 @@ def find(section: str, name: str) -> Component:
         return known[name]
     if re.match(NAME, name):
         return USER_ENV[""] if section == "env" else user_component(section, name)
-    raise UserError(f"{section}.name: there is no {section} {name!r}{nearest(name, list(known))}")
+    added = plugins(section)
+    if name in added:
+        return user_component(section, added[name], name)
+    raise UserError(f"{section}.name: there is no {section} {name!r}{nearest(name, [*known, *added])}")

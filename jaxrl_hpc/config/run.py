@@ -54,6 +54,12 @@ class RunConfig(Schema):
     step_seconds: float = static(
         0.0, "every environment step sleeps so many seconds: a stand-in for a costly simulator", ge=0
     )
+    code_dirs: tuple[str, ...] = static(
+        (),
+        "where modules of one's own are looked for, after the installed packages; filled in when a config "
+        "names one",
+        changeable=True,
+    )
     progress_seconds: float = static(
         10.0, "seconds between progress lines in a batch log", gt=0, changeable=True
     )

@@ -43,10 +43,11 @@ def _made(cls: Any, config: Config) -> Any:
         ) from error
 
 
-def make(config: Config) -> Env:
+def make(config: Config, target: str = "") -> Env:
+    """The environment whose class `target` names, which is the config's name unless told."""
     from jaxrl_hpc.envs.gymnax_api import environment
 
-    cls = import_attribute(config.name, "env.name", type)
+    cls = import_attribute(target or config.name, "env.name", type)
     if isinstance(cls, type) and issubclass(cls, environment.Environment):
         return make_jittable(config, cls)
     if isinstance(cls, type) and _is_gymnasium(cls):

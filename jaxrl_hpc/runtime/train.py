@@ -88,12 +88,14 @@ def train(
     lanes: Sequence[Lane] | None = None,
     segment: Segment | None = None,
     say: Callable[[str], None] = print,
+    progress: type[Progress] = Progress,
 ) -> TrainResult:
     """Train as the config says, in runs/<name> unless told otherwise.
 
     `overwrite` moves an earlier run of this folder to the trash once everything about the new one is checked.
 
-    In a job of several ranks all of them call this; rank 0 writes and speaks for all.
+    In a job of several ranks all of them call this; rank 0 writes and speaks for all. `say` gets lines of
+    text, `progress` shows how far the run is.
     """
     lanes = lanes_of(config) if lanes is None else lanes
     ranks = machine.ranks_of(config)
@@ -157,7 +159,7 @@ def train(
         trainer = Trainer(config, parts, runner, run, say, segment)
         trainer.watchdog = watchdog
         trainer.begin(resume)
-        trainer.progress = Progress(
+        trainer.progress = progress(
             trainer.total_env_steps,
             config.run.name,
             start=trainer.env_steps if trainer.iterations else 0,

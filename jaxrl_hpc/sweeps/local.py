@@ -49,13 +49,17 @@ def run_all(
     directory: SweepDirectory,
     say: Callable[[str], None],
     jobs: int | None = None,
+    quiet: bool = False,
 ) -> int:
-    """Exit code: 0 all trials have results, 1 some task failed, 75 stopped by a signal after saving."""
+    """Run all tasks; `quiet` keeps what they print themselves from being seen.
+
+    Exit code: 0 all trials have results, 1 some task failed, 75 stopped by a signal after saving.
+    """
     failed: dict[int, int] = {}
     with StopSignals() as stop:
         while todo := [t for t in unfinished(plan, directory) if t.index not in failed]:
             before = _progress(plan, directory)
-            codes = _round(todo, plan_file, directory, say, stop, jobs)
+            codes = _round(todo, plan_file, directory, say, stop, jobs, quiet)
             if stop.received:
                 say(f"{stop.received}: all tasks have stopped; the same command continues")
                 return EXIT_SAVED
@@ -81,6 +85,7 @@ def _round(
     say: Callable[[str], None],
     stop: StopSignals,
     jobs: int | None,
+    quiet: bool,
 ) -> dict[int, int]:
     """Run each task once; exit codes by index."""
     queue = list(tasks)
@@ -92,7 +97,7 @@ def _round(
         while queue and free and not stop.received:
             task, cores = queue.pop(0), free.pop()
             say(f"task {task.index}: {len(task.trials)} trials on {len(cores)} core(s)")
-            running[task.index] = _start(command(plan_file, directory, task.index), cores), cores
+            running[task.index] = _start(command(plan_file, directory, task.index), cores, quiet), cores
         if stop.received and not told:
             told = True
             queue.clear()
@@ -107,11 +112,12 @@ def _round(
     return codes
 
 
-def _start(arguments: list[str], cores: list[int]) -> subprocess.Popen[bytes]:
+def _start(arguments: list[str], cores: list[int], quiet: bool) -> subprocess.Popen[bytes]:
     """A process on these cores: it inherits what its parent may use when it is made."""
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
-        return subprocess.Popen(arguments)
+        output = subprocess.DEVNULL if quiet else None
+        return subprocess.Popen(arguments, stdout=output, stderr=output)
     finally:
         os.sched_setaffinity(0, ours)

@@ -18,6 +18,7 @@ from jaxrl_hpc.checkpoint.blocks import write_atomically
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.metrics.progress import Progress
 from jaxrl_hpc.read_files import read_json
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.runs import files
@@ -45,6 +46,13 @@ RECORD_LOST = (
 )
 
 
+class Told(NamedTuple):
+    """How people hear of a task."""
+
+    say: Say
+    progress: type[Progress]
+
+
 class TaskOutcome(NamedTuple):
     """How a call of run_task ended."""
 
@@ -52,8 +60,15 @@ class TaskOutcome(NamedTuple):
     text: str  # one line for people
 
 
-def run_task(plan: SweepPlan, directory: SweepDirectory, index: int, say: Say = print) -> TaskOutcome:
-    """Bring a task as far as it can go."""
+def run_task(
+    plan: SweepPlan,
+    directory: SweepDirectory,
+    index: int,
+    say: Say = print,
+    progress: type[Progress] = Progress,
+) -> TaskOutcome:
+    """Bring a task as far as it can go. `say` gets lines of text, `progress` shows how far it is."""
+    told = Told(say, progress)
     task = plan.task(index)
     folder = directory.task(task)
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +81,7 @@ def run_task(plan: SweepPlan, directory: SweepDirectory, index: int, say: Say = 
                 checked = True
             work = folder / "work"
             trials = _lanes_of_work(work, task, pending)
-            state = _run_rungs(plan, directory, task, trials, work, say)
+            state = _run_rungs(plan, directory, task, trials, work, told)
             if state != DONE:
                 return TaskOutcome(state, f"task {index}: {PAUSED[state]}")
             _clear(work)
@@ -103,14 +118,14 @@ def _clear(work: Path) -> None:
 
 
 def _run_rungs(
-    plan: SweepPlan, directory: SweepDirectory, task: Task, trials: Sequence[Trial], work: Path, say: Say
+    plan: SweepPlan, directory: SweepDirectory, task: Task, trials: Sequence[Trial], work: Path, told: Told
 ) -> str:
     """Train to the end, rung after rung (one without halving), and write results."""
     budgets = halving.budgets(plan.spec, trials[0].config)
     folders: list[Path] = []
     for rung, until in enumerate(budgets):
         folder = work / f"rung-{rung}"
-        summary = _train(task, trials, folder, folders[-1] if folders else None, until, say)
+        summary = _train(task, trials, folder, folders[-1] if folders else None, until, told)
         if summary is None:
             return SAVED
         folders.append(folder)
@@ -134,7 +149,7 @@ def _run_rungs(
 
 
 def _train(
-    task: Task, trials: Sequence[Trial], folder: Path, before: Path | None, until: int | None, say: Say
+    task: Task, trials: Sequence[Trial], folder: Path, before: Path | None, until: int | None, told: Told
 ) -> dict[str, Any] | None:
     """The summary of a segment of the packed run; None when a signal stopped it."""
     config = trials[0].config  # the others differ in what their lanes carry
@@ -144,7 +159,10 @@ def _train(
     config = config.model_copy(update={"run": run})
     lanes = [Lane(trial.seed, hypers_of(trial.config), trial.id) for trial in trials]
     segment = Segment(until, previous=before)
-    return train(config, folder, resume=True, lanes=lanes, segment=segment, say=say).summary
+    outcome = train(
+        config, folder, resume=True, lanes=lanes, segment=segment, say=told.say, progress=told.progress
+    )
+    return outcome.summary
 
 
 def _write_results(

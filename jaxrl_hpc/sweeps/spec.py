@@ -14,6 +14,8 @@ combination of the others.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,10 +163,21 @@ def find_spec(name: str | Path) -> Path:
     raise UserError(f"there is no sweep file {str(name)!r}{nearest(path.stem, known)}")
 
 
-def load_spec(name: str | Path, overrides: tuple[str, ...] = (), *, trust: bool = False) -> SweepSpec:
+def load_spec(
+    name: str | Path,
+    overrides: tuple[str, ...] = (),
+    changes: Mapping[str, Any] | None = None,
+    *,
+    trust: bool = False,
+) -> SweepSpec:
     """A sweep file with its base config put in, so that it depends on no other file any more.
 
-    A file that is named is trusted; a plan in a sweep's folder is as far as the folder is, or by `trust`.
+    Args:
+      name: as for `find_spec`.
+      overrides: settings of all trials.
+      changes: keys of the sweep itself that replace those of the file.
+      trust: allow a plan in a sweep's folder to name code, also if somebody else made it; a file that is
+        named is trusted.
     """
     source = find_spec(name)
     data = configs.read_yaml(source)
@@ -175,29 +188,36 @@ def load_spec(name: str | Path, overrides: tuple[str, ...] = (), *, trust: bool 
     if source.resolve().parent.name == "plans":
         check_trusted(source.resolve().parent.parent, data, trust, SPEC_PARTS)
     data.setdefault("name", source.stem)
+    with configs.mistakes_located(source, overrides):
+        return spec_of(data | dict(changes or {}), source.parent, overrides)
+
+
+def spec_of(data: dict[str, Any], folder: Path, overrides: tuple[str, ...] = ()) -> SweepSpec:
+    """A sweep from plain data, its base config put in. `folder`: where a relative path of the base begins."""
     if isinstance(data.get("axes"), dict):  # a plain list is short for its long form
-        data["axes"] = {k: {"values": v} if isinstance(v, list) else v for k, v in data["axes"].items()}
+        axes = {k: {"values": v} if isinstance(v, list) else v for k, v in data["axes"].items()}
+        data = data | {"axes": axes}
     problems: list[str] = []
     spec = configs.validate("", SweepSpec, data, problems)
     if problems:
-        raise UserError("\n".join(f"{source}: {line}" for line in problems))
-    with configs.mistakes_located(source, overrides):
-        base = _base(spec, source, overrides)
+        raise UserError("\n".join(problems))
+    base = _base(spec, folder, overrides)
     return spec.model_copy(update={"base": base, "overrides": {}, "budget": None})
 
 
-def _base(spec: SweepSpec, source: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
+def _base(spec: SweepSpec, folder: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
     """The base config as plain data, with everything that is the same for all trials."""
     if spec.base is None:
         raise UserError("base: is missing; name a config, such as base: cartpole_dqn")
     if isinstance(spec.base, dict):
-        data = spec.base
+        data = copy.deepcopy(spec.base)
     elif isinstance(spec.base, str):
-        beside = source.parent / spec.base
+        beside = folder / spec.base
         path = beside if beside.is_file() else configs.find_file(spec.base)
         data = configs.read_yaml(path)
         if not isinstance(data, dict):
             raise UserError(f"base: {path} is not a config")
+        folder = path.parent
     else:
         raise UserError(f"base: should be the name of a config, a path or a config (it is {spec.base!r})")
     for key, value in spec.overrides.items():
@@ -208,7 +228,10 @@ def _base(spec: SweepSpec, source: Path, overrides: tuple[str, ...]) -> dict[str
         if text.partition("=")[0] in spec.axes or text.partition("=")[0] in OWN_KEYS:
             raise UserError(f"override {text!r}: the sweep sets {text.partition('=')[0]} itself")
         configs.apply_override(data, text)
-    configs.from_dict(data)  # a mistake in the base is best said before trials are made
+    configs.search_beside(folder, data)
+    config = configs.from_dict(data)  # a mistake in the base is best said before trials are made
+    if config.run.code_dirs:  # tasks may run elsewhere
+        configs.put(data, "run.code_dirs", list(config.run.code_dirs))
     return data
 
 

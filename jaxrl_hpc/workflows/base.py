@@ -137,8 +137,8 @@ class WorkflowBase:
 class TraceableWorkflow(WorkflowBase):
     """A workflow of pure functions, as in types.Workflow."""
 
-    init: Callable[[Array, PyTree], PyTree]
-    step: Callable[[PyTree, Array], tuple[PyTree, Metrics]]
+    init: Callable[..., PyTree]
+    step: Callable[[PyTree, Any], tuple[PyTree, Metrics]]
     learner: Callable[[PyTree], LearnerState]
     counters: Callable[[PyTree], dict[str, Array]]
     steps_per_iteration: int

@@ -1,5 +1,6 @@
 """Every notebook runs from top to bottom, at small size; what is stored in it is small and without errors."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -12,6 +13,17 @@ MOST_BYTES = 400_000
 
 def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_one_import_of_ours(path):
+    """The API is enough."""
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    lines = [
+        line for source in cells for line in source.splitlines() if re.search(r"\bimport\b.*jaxrl_hpc", line)
+    ]
+    assert lines == ["import jaxrl_hpc as rl"]
+    assert not [source for source in cells if re.search(r"^\s*from jaxrl_hpc", source, re.MULTILINE)]
 
 
 @pytest.mark.full

@@ -5,6 +5,7 @@ Nothing heavy is imported here: gymnax comes in when an environment is made.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from jaxrl_hpc.envs.exabooster.environment import EnvParams, ExaBooster
 
 INFO_KEYS = ("abs_error", "regulator_abs_error")  # per step, to be summed over an episode
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("episodes", "figures", "policies"):  # for `rl.envs.exabooster`, imported when used
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def make(config: ExaBoosterConfig) -> tuple[ExaBooster, EnvParams]:
