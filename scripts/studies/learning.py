@@ -63,6 +63,10 @@ ACROBOT_AS_DYNA_Q = (  # the same for Acrobot
 )  # fmt: skip
 TARGET_RATES = {"agent.target_rate": (0.005, 0.02)}
 CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3)}
+RECURRENT_CARTPOLE = (
+    "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
+    "run.eval_every=5_000",
+)  # fmt: skip
 FIVE = "workflow.updates_per_iteration=5"
 UNIFORM, PRIORITISED = "replay.name=uniform", "replay.name=prioritised"
 
@@ -199,6 +203,56 @@ STUDIES = {
             Tuning("uniform", "pendulum_ddpg", CRITIC_RATES, ("run.eval_every=2_000",)),
             Tuning("prioritised", "pendulum_ddpg", CRITIC_RATES, (PRIORITISED, "run.eval_every=2_000")),
         ),
+    ),
+    "random_warmup": Study(
+        "Uniform actions at the beginning, for TD3 and DDPG",
+        "Does it help to act uniformly at random for the first part of a run, as is usual, instead of with "
+        "the untrained policy and its noise? Pendulum-v1 with the shipped settings; `_warm` entries act "
+        "uniformly for the first 4 % of the steps, the others never.",
+        (
+            Entry("td3_warm", "pendulum_td3", 8, -180, ("agent.random_fraction=0.04",)),
+            Entry("td3", "pendulum_td3", 8, -180, ("agent.random_fraction=0.0",)),
+            Entry("ddpg_warm", "pendulum_ddpg", 8, -180, ("agent.random_fraction=0.04",)),
+            Entry("ddpg", "pendulum_ddpg", 8, -180, ("agent.random_fraction=0.0",)),
+        ),
+        comparisons=(
+            Comparison("td3_warm", "td3", "uniform actions at the beginning"),
+            Comparison("ddpg_warm", "ddpg", "uniform actions at the beginning"),
+        ),
+    ),
+    "dueling": Study(
+        "DQN with value and advantage streams",
+        "Does dueling help, and do its streams need hidden layers of their own? CartPole-v1 with the shipped "
+        "DQN config. `dueling_hidden` splits the network before its last hidden layer, as Wang et al. (2016) "
+        "do.",
+        (
+            Entry("plain", "cartpole_dqn", 16, 475),
+            Entry("dueling", "cartpole_dqn", 16, 475, ("agent.dueling=true",)),
+            Entry(
+                "dueling_hidden",
+                "cartpole_dqn",
+                16,
+                475,
+                ("agent.dueling=true", "agent.network.hidden=[64]", "agent.dueling_hidden=[64]"),
+            ),
+        ),
+        comparisons=(
+            Comparison("dueling", "plain", "streams of one layer"),
+            Comparison("dueling_hidden", "plain", "streams with a hidden layer"),
+            Comparison("dueling_hidden", "dueling", "where the network splits"),
+        ),
+    ),
+    "recurrent_dqn_options": Study(
+        "Recurrent DQN: rescaled values",
+        "Do square roots of values (R2D2's rescaling) help? CartPole-v1, whose returns of up to 500 are "
+        "large; the LSTM is not needed there. Returns of ±1 (MemoryChain) are hardly changed by it.",
+        (
+            Entry("plain", "memory_chain_recurrent_dqn", 8, 475, RECURRENT_CARTPOLE),
+            Entry(
+                "rescaled", "memory_chain_recurrent_dqn", 8, 475, (*RECURRENT_CARTPOLE, "agent.rescale=true")
+            ),
+        ),
+        comparisons=(Comparison("rescaled", "plain", "rescaled values"),),
     ),
     "exabooster": Study(
         "ExaBooster at H = 100: improvement factor over the regulator",
