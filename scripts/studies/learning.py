@@ -159,7 +159,7 @@ STUDIES = {
         "many updates as Dyna-Q, all of them real; dqn_1_update only Dyna-Q's real ones. The target's rate "
         "was chosen for each alike. dqn is the shipped config, with five times the budget.",
         (
-            Entry("dyna_q", "cartpole_dyna_q", 8, 475),
+            Entry("dyna_q", "cartpole_dyna_q", 8, 475, ("agent.target_rate=0.02",)),
             Entry("dqn_5_updates", "cartpole_dqn", 16, 475, (*AS_DYNA_Q, FIVE, "agent.target_rate=0.02")),
             Entry("dqn_1_update", "cartpole_dqn", 16, 475, (*AS_DYNA_Q, "agent.target_rate=0.005")),
             Entry(
@@ -169,7 +169,7 @@ STUDIES = {
                 475,
                 (*AS_DYNA_Q, FIVE, "agent.target_rate=0.02", UNIFORM),
             ),
-            Entry("dyna_q_uniform", "cartpole_dyna_q", 8, 475, (UNIFORM,)),
+            Entry("dyna_q_uniform", "cartpole_dyna_q", 8, 475, (UNIFORM, "agent.target_rate=0.02")),
             Entry("dqn", "cartpole_dqn", 16, 475, ("run.eval_every=2_000",)),
         ),
         comparisons=(
