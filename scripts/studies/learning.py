@@ -67,7 +67,7 @@ RECURRENT_CARTPOLE = (
     "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
     "run.eval_every=5_000",
 )  # fmt: skip
-FIVE = "workflow.updates_per_iteration=5"
+TWO, FIVE = "workflow.updates_per_iteration=2", "workflow.updates_per_iteration=5"
 UNIFORM, PRIORITISED = "replay.name=uniform", "replay.name=prioritised"
 
 MINATAR_DQN = (
@@ -88,12 +88,35 @@ STUDIES = {
     ),
     "acrobot": Study(
         "Acrobot-v1",
-        "Reward is −1 a step until the tip is up; DQN has 200k steps, Dyna-Q 50k, the others 500k.",
+        "Reward is −1 a step until the tip is up; DQN has 200k steps, PPO and A2C 500k.",
         (
-            Entry("dqn", "acrobot_dqn", 16, -95),
-            Entry("ppo", "acrobot_ppo", 8, -95),
-            Entry("a2c", "acrobot_a2c", 8, -95),
+            Entry("dqn", "acrobot_dqn", 16, -80),
+            Entry("ppo", "acrobot_ppo", 8, -80),
+            Entry("a2c", "acrobot_a2c", 8, -80),
+        ),
+    ),
+    "acrobot_dyna_q": Study(
+        "Acrobot-v1 with a learned model",
+        "Does planning save real steps? 50k steps. Dyna-Q makes one real and one simulated update per four "
+        "steps. Its controls have the same data, replay, copies, batch and budget, but no model: "
+        "dqn_2_updates makes as many updates as Dyna-Q, dqn_1_update only Dyna-Q's real ones. The target's "
+        "rate was chosen for each alike.",
+        (
             Entry("dyna_q", "acrobot_dyna_q", 8, -95),
+            Entry(
+                "dqn_2_updates", "acrobot_dqn", 8, -95, (*ACROBOT_AS_DYNA_Q, TWO, "agent.target_rate=0.005")
+            ),
+            Entry("dqn_1_update", "acrobot_dqn", 8, -95, (*ACROBOT_AS_DYNA_Q, "agent.target_rate=0.005")),
+        ),
+        comparisons=(
+            Comparison("dyna_q", "dqn_2_updates", "planning, at equally many updates"),
+            Comparison("dyna_q", "dqn_1_update", "planning, and twice the updates"),
+            Comparison("dqn_2_updates", "dqn_1_update", "twice the updates alone"),
+        ),
+        tunings=(
+            Tuning("dyna_q", "acrobot_dyna_q", TARGET_RATES),
+            Tuning("dqn_2_updates", "acrobot_dqn", TARGET_RATES, (*ACROBOT_AS_DYNA_Q, TWO)),
+            Tuning("dqn_1_update", "acrobot_dqn", TARGET_RATES, ACROBOT_AS_DYNA_Q),
         ),
     ),
     "pendulum": Study(
