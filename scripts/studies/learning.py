@@ -175,6 +175,12 @@ STUDIES = {
             ("freeway", "Freeway-MinAtar", 58),
         )
     },
+    "minatar_a2c": Study(
+        "A2C on MinAtar's games, two million steps",
+        "The network is the one of PPO and DQN on the pages of the single games; A2C makes one update per 1024 "
+        "steps.",
+        tuple(Entry(game, f"{game}_a2c", 3) for game in ("breakout", "space_invaders", "asterix", "freeway")),
+    ),
     "dyna_q": Study(
         "CartPole-v1 with a learned model",
         "Does planning save real steps? Dyna-Q makes one real and four simulated updates per two steps. Its "
