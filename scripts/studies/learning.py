@@ -177,8 +177,8 @@ STUDIES = {
     },
     "minatar_a2c": Study(
         "A2C on MinAtar's games, two million steps",
-        "The network is the one of PPO and DQN on the pages of the single games; A2C makes one update per 1024 "
-        "steps.",
+        "The network is the one of PPO and DQN on the pages of the single games; A2C makes one update per "
+        "1024 steps.",
         tuple(Entry(game, f"{game}_a2c", 3) for game in ("breakout", "space_invaders", "asterix", "freeway")),
     ),
     "dyna_q": Study(
@@ -224,8 +224,8 @@ STUDIES = {
         "Does prioritised replay learn faster, as EXARL reported? Pendulum-v1; both make the same number of "
         "updates of the same data, and the critic's step size was chosen for each alike.",
         (
-            Entry("uniform", "pendulum_ddpg", 16, -180, ("run.eval_every=2_000",)),
-            Entry("prioritised", "pendulum_ddpg", 16, -180, (PRIORITISED, "run.eval_every=2_000")),
+            Entry("uniform", "pendulum_ddpg", 8, -180, ("run.eval_every=2_000",)),
+            Entry("prioritised", "pendulum_ddpg", 8, -180, (PRIORITISED, "run.eval_every=2_000")),
         ),
         comparisons=(Comparison("prioritised", "uniform", "prioritised replay"),),
         tunings=(
