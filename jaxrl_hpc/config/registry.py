@@ -82,13 +82,13 @@ REPLAYS = Components(
 WORKFLOWS = Components(
     {
         "async": Place("workflows.actor_learner.async_"),
-        "central_inference": Place("workflows.central_inference.workflow"),
+        "central_inference": Place("workflows.central_inference"),
         "dyna": Place("workflows.actor_learner.dyna"),
         "fused": Place("workflows.fused"),
-        "parameter_server": Place("workflows.parameter_server.workflow"),
+        "parameter_server": Place("workflows.parameter_server"),
         "rma": Place("workflows.actor_learner.rma"),
         "rma_queue": Place("workflows.actor_learner.rma_queue"),
-        "sharded": Place("workflows.sharded.workflow"),
+        "sharded": Place("workflows.sharded"),
     }
 )
 ENVS = Components(
