@@ -19,7 +19,6 @@ from jaxrl_hpc.api import notebook
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.runs.directory import RunDirectory
-from jaxrl_hpc.user_code import trust_code_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,8 +31,9 @@ SHOWN = ("agent", "env", "workflow", "seeds", "env_steps", "updates", "wall_seco
 class Run:
     """One run directory."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         self._directory = RunDirectory.existing(path)
+        self._trust = trust
 
     @property
     def path(self) -> Path:
@@ -92,7 +92,7 @@ class Run:
         if episodes < 1:
             raise UserError(f"episodes: should be at least 1 (it is {episodes})")
         changes = [override(key, value) for key, value in flat(overrides).items()]
-        return evaluate_run(self.path, episodes, seed, changes)
+        return evaluate_run(self.path, episodes, seed, changes, trust=self._trust)
 
     def policy(self, seed: int | None = None, greedy: bool = True) -> Policy:
         """What the agent does: observations in, actions out.
@@ -104,7 +104,7 @@ class Run:
         from jaxrl_hpc.api.policy import Policy
         from jaxrl_hpc.runtime.evaluation import load_run
 
-        _, runner = load_run(self.path)
+        _, runner = load_run(self.path, trust=self._trust)
         known = [lane.seed for lane in runner.lanes]
         if seed is not None and seed not in known:
             raise UserError(f"seed: {self.path} has no seed {seed}; it has {', '.join(map(str, known))}")
@@ -117,7 +117,7 @@ class Run:
         """Episodes as GIF and PNG, for environments that can be drawn; returns the files."""
         from jaxrl_hpc.runtime.play import play_run
 
-        return play_run(self.path, out, episodes, seed, frames)
+        return play_run(self.path, out, episodes, seed, frames, trust=self._trust)
 
     def report(self, output: str | Path | None = None) -> Path:
         """One interactive HTML page; by default report.html in the run's folder."""
@@ -127,7 +127,7 @@ class Run:
         """The policy as a folder that acts without this package; by default export/ in the run's folder."""
         from jaxrl_hpc.export import export_run
 
-        export_run(self.path, out, seed)
+        export_run(self.path, out, seed, trust=self._trust)
         return Path(out) if out else self.path / "export"
 
     def __repr__(self) -> str:
@@ -250,7 +250,4 @@ def load(path: str | Path, *, trust: bool = False) -> Run:
     """
     if (Path(path) / "plans").is_dir():
         raise UserError(f"{path} is the folder of a sweep: use rl.Sweep({str(path)!r})")
-    run = Run(path)
-    if trust:
-        trust_code_of(run.path)
-    return run
+    return Run(path, trust=trust)

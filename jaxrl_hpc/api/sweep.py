@@ -35,11 +35,12 @@ SHOWN = 10  # combinations in a notebook
 class Sweep:
     """The folder of a sweep."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         if not Path(path).is_dir():
             raise UserError(f"there is no folder {path} of a sweep")
         self._directory = SweepDirectory(path)
-        self._plan = make_plan(load_spec(path))
+        self._directory.trust = self._trust = trust
+        self._plan = make_plan(load_spec(path, trust=trust))
 
     @property
     def path(self) -> Path:
@@ -102,7 +103,7 @@ class Sweep:
         from jaxrl_hpc.sweeps.report import write_sweep_report
 
         target = Path(output) if output else self._directory.report
-        write_sweep_report(self.path, target)
+        write_sweep_report(self.path, target, trust=self._trust)
         return target
 
     def _done(self) -> int:

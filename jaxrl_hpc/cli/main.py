@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import logging
 import os
 import sys
 
 from jaxrl_hpc import __version__
+from jaxrl_hpc.comm.exit_without_finalize import with_status
 from jaxrl_hpc.errors import UserError, os_errors_told
+from jaxrl_hpc.user_code import working_directory_last
 
 # name -> (module, one line of help); modules are imported only when used
 COMMANDS = {
@@ -55,6 +58,11 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """The command line -> exit status."""
+    return with_status(functools.partial(_run, argv))
+
+
+def _run(argv: list[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     named = next((a for a in arguments if not a.startswith("-")), None)
@@ -78,4 +86,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    working_directory_last()
     sys.exit(main())
