@@ -63,7 +63,7 @@ types: install
 lock: .venv/.uv
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --no-emit-package mpi4jax pyproject.toml --extra mpi --extra dev --extra external --extra peers \
-	  --extra tracking --extra build -o requirements.lock
+	  --extra tracking --extra report --extra build -o requirements.lock
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.extension import Extension
@@ -76,6 +77,13 @@ class BuildWithConfigs(build_py):
             shutil.copytree("configs", Path(self.build_lib) / "jaxrl_hpc" / "configs", dirs_exist_ok=True)
 
 
+class PlatformWheel(bdist_wheel):
+    """One wheel for all Pythons of a platform: ctypes loads the libraries, they know no Python ABI."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 class BinaryDistribution(Distribution):
     """A wheel with a compiled library belongs to one platform."""
 
@@ -88,6 +96,6 @@ setup(
         Extension(name, [library.source], depends=list(library.headers))
         for name, library in LIBRARIES.items()
     ],
-    cmdclass={"build_ext": BuildLibraries, "build_py": BuildWithConfigs},
+    cmdclass={"build_ext": BuildLibraries, "build_py": BuildWithConfigs, "bdist_wheel": PlatformWheel},
     distclass=BinaryDistribution,
 )

@@ -117,9 +117,12 @@ def per_shard(config: S, shards: int, section: str) -> S:
     return config.model_copy(update=parts)
 
 
+FOLDER_NAME = r"^[\w+=-][\w.+=-]*$"  # one plain path component, not hidden
+
+
 def folder_name(default: str, description: str, max_length: int = 100) -> Any:
     """A field that names a folder: one plain path component, not hidden, so neither "." nor ".."."""
-    return Field(default, description=description, pattern=r"^[\w+=-][\w.+=-]*$", max_length=max_length)
+    return Field(default, description=description, pattern=FOLDER_NAME, max_length=max_length)
 
 
 def traced_names(config: Schema | type[Schema]) -> tuple[str, ...]:

@@ -134,13 +134,20 @@ def named_code(config: Mapping[str, Any], parts: Sequence[str] = SECTIONS) -> di
     Looks at plain data, validated or not, and imports nothing. Any text of that form counts, since some
     settings are handed on to other libraries. `parts`: the keys of the config to look into.
     """
-    return dict(sorted((name, text) for part in parts for name, text in _code_in(config.get(part), part)))
+    code = {name: text for part in parts for name, text in _code_in(config.get(part), part)}
+    run = config.get("run")
+    if isinstance(run, Mapping) and run.get("code_dirs"):
+        code |= _code_in({"code_dirs": run["code_dirs"]}, "run")
+    return dict(sorted(code.items()))
 
 
 def _code_in(value: Any, name: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _code_in(inner, f"{name}.{key}")
+            if key == "code_dirs" and inner:  # modules may be imported from there
+                yield f"{name}.{key}", str(inner if isinstance(inner, str) else list(inner))
+            else:
+                yield from _code_in(inner, f"{name}.{key}")
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from _code_in(inner, f"{name}.{index}")

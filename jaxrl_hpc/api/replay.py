@@ -164,7 +164,7 @@ def build(origin: ReplayOrigin, num_envs: int, unroll_length: int) -> Replay:
 
     write = jax.jit(_write, donate_argnums=0)
     rate = jax.jit(inner.prioritise, donate_argnums=0)
-    return Replay(init, add, sample, prioritise, inner.min_steps, inner.shared, origin)
+    return inner._replace(init=init, add=add, sample=sample, prioritise=prioritise, origin=origin)
 
 
 _RATING = {"priority": np.zeros((), np.float32)}

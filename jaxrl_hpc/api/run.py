@@ -29,7 +29,12 @@ SHOWN = ("agent", "env", "workflow", "seeds", "env_steps", "updates", "wall_seco
 
 
 class Run:
-    """One run directory."""
+    """One run directory.
+
+    Args:
+      path: its folder.
+      trust: import the code that its config names, also if somebody else trained it.
+    """
 
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         self._directory = RunDirectory.existing(path)

@@ -33,13 +33,17 @@ SHOWN = 10  # combinations in a notebook
 
 
 class Sweep:
-    """The folder of a sweep."""
+    """The folder of a sweep.
+
+    Args:
+      path: its folder.
+      trust: import the code that its configs name, also if somebody else made it.
+    """
 
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
         if not Path(path).is_dir():
             raise UserError(f"there is no folder {path} of a sweep")
         self._directory = SweepDirectory(path)
-        self._directory.trust = self._trust = trust
         self._plan = make_plan(load_spec(path, trust=trust))
 
     @property

@@ -167,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
     for table in _tables(report):
         console.print(table)
     if not report["peers"]:
-        console.print('rejax is not installed (pip install -e ".[peers]"): only our own rates are shown')
+        console.print('rejax is not installed (pip install "jaxrl-hpc[peers]"): only our own rates are shown')
     facts = report["machine"]
     console.print(
         f"{facts['processor']}, {facts['cores']} cores, load {facts['load']:.1f} before and "

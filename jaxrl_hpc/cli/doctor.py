@@ -5,6 +5,7 @@ examples:
   jaxrl-hpc doctor --no-mpi
   jaxrl-hpc doctor --clean             also remove shared memory that killed jobs left
   jaxrl-hpc doctor --mpiexec /opt/mpi/bin/mpiexec --deadline 120
+  jaxrl-hpc doctor --install-mpi         mpi4py and mpi4jax for the MPI in use, then the checks
 
 Looks at versions, devices, threads, memory, the compilation cache, compiled parts, Slurm and /dev/shm, and
 starts two MPI ranks that do an mpi4jax allreduce inside jit and use a one-sided window.
@@ -27,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mpiexec", metavar="PATH", help="the launcher to test (default: the one found)")
     parser.add_argument(
+        "--install-mpi",
+        action="store_true",
+        help="install mpi4py and mpi4jax for the MPI whose mpicc is found, else with MPICH",
+    )
+    parser.add_argument(
         "--deadline", type=float, default=90.0, metavar="SECONDS", help="for the MPI self-test (default: 90)"
     )
 
@@ -40,6 +46,10 @@ def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.cli.doctor_mpi import mpi
 
     console = Console()
+    if args.install_mpi:
+        from jaxrl_hpc.cli.install_mpi import install_mpi
+
+        install_mpi()
     checks = list(local_checks(args.clean))
     if not args.no_mpi:
         with console.status("starting two MPI ranks …"):

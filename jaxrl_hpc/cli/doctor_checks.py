@@ -18,6 +18,7 @@ import psutil
 
 from jaxrl_hpc import __version__
 from jaxrl_hpc.comm import leftovers
+from jaxrl_hpc.extras import INSTALL_MPI, how_to_install
 from jaxrl_hpc.runtime import machine
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
@@ -76,7 +77,9 @@ def versions() -> Check:
         f"{name} {installed(name)}" for name in shown if installed(name)
     )
     if missing:
-        return Check("versions", BROKEN, f"{text}; missing: {', '.join(missing)}", "Run: pip install -e .")
+        return Check(
+            "versions", BROKEN, f"{text}; missing: {', '.join(missing)}", "Run: pip install jaxrl-hpc"
+        )
     if required is None:
         return Check("versions", NOTE, f"{text}; not installed as a package", "Run: pip install -e .")
     return Check("versions", OK, text)
@@ -181,7 +184,8 @@ def extras() -> Check:
         for group, names in groups.items()
     )
     complete = all(installed(name) for names in groups.values() for name in names)
-    advice = "" if complete else 'Extras come by: pip install -e ".[mpi]", ".[external]", ".[peers]"'
+    commands = [how_to_install(extra) for extra in ("external", "peers")]
+    advice = "" if complete else f"Extras come by: {', '.join(commands)}; MPI by: {INSTALL_MPI}"
     return Check("extras", OK if complete else NOTE, text, advice)
 
 

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from jaxrl_hpc.cli.doctor_checks import BROKEN, NOTE, OK, Check, find_mpiexec, importable
+from jaxrl_hpc.extras import INSTALL_MPI
 
 RANKS = 2
 STEPS = {"ranks": "starting", "allreduce": "mpi4jax allreduce inside jit", "window": "one-sided memory"}
@@ -116,8 +117,7 @@ def mpi(mpiexec: str | None, seconds: float) -> Check:
             "MPI",
             NOTE,
             "mpi4py is not installed: all that needs one process works; workflows with ranks do not",
-            'For those: pip install -e ".[mpi]" (brings its own MPI), or with the MPI of a cluster: '
-            "CUDA_PATH=/dev/null pip install --no-cache-dir mpi4py mpi4jax",
+            f"For those: {INSTALL_MPI} (with the MPI of a cluster if its module is loaded, else MPICH).",
         )
     launcher = mpiexec or find_mpiexec()
     if launcher is None:

@@ -1,24 +1,167 @@
-"""What a config can name.
+"""What a config can name, and the configs there are. PATTERN is a part of a name, or has wildcards.
 
 examples:
+  jaxrl-hpc list configs                  all of them
+  jaxrl-hpc list configs cartpole         with cartpole in the name, environment or agent
+  jaxrl-hpc list configs 'workflows/*'
+  jaxrl-hpc list envs                     a line per family
+  jaxrl-hpc list envs minatar             all names of it
   jaxrl-hpc list agents
-  jaxrl-hpc list configs
-  jaxrl-hpc list sweeps
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from jaxrl_hpc.cli.table import described, table
+from jaxrl_hpc.errors import UserError
 
 KINDS = ("agents", "envs", "replays", "workflows", "configs", "sweeps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="only what matches")
 
 
-def _first_sentence(lines: list[str]) -> str:
+def run(args: argparse.Namespace) -> int:
+    if args.kind == "configs":
+        print(configs(args.pattern))
+    elif args.kind == "sweeps":
+        print(sweeps(args.pattern))
+    elif args.kind == "envs":
+        print(envs(args.pattern))
+    else:
+        print(components(args.kind, args.pattern))
+    return 0
+
+
+def matches(pattern: str, *texts: str) -> bool:
+    pattern = pattern.lower()
+    if any(sign in pattern for sign in "*?["):
+        return any(fnmatchcase(text.lower(), pattern) for text in texts)
+    return any(pattern in text.lower() for text in texts)
+
+
+def chosen(rows: list[Any], kind: str, pattern: str) -> list[Any]:
+    if not rows:
+        raise UserError(f"nothing matches {pattern!r}; jaxrl-hpc list {kind} shows all")
+    return rows
+
+
+def configs(pattern: str) -> str:
+    """A line per config. Those in folders name their workflow, since their own names tell the environment."""
+    from jaxrl_hpc.config.sources import config_files
+
+    top: list[tuple[str, ...]] = []
+    inner: list[tuple[str, ...]] = []
+    for name, path in config_files().items():
+        agent, env, flow, steps = _parts(path)
+        if matches(pattern, name, env, agent, flow):
+            (inner if "/" in name else top).append((name, agent, flow if "/" in name else env, steps))
+    chosen([*top, *inner], "configs", pattern)
+    parts = []
+    if top:
+        parts.append(table([("name", "agent", "environment", "steps"), *top], "<<<>", shrink=0))
+    if inner:
+        parts.append(table([("name", "agent", "workflow", "steps"), *inner], "<<<>", shrink=0))
+    parts.append("jaxrl-hpc show NAME has all settings of one, jaxrl-hpc train NAME trains it")
+    return "\n\n".join(parts)
+
+
+def _parts(path: Path) -> tuple[str, str, str, str]:
+    """Agent, environment, workflow and steps of a config file; what cannot be read is a question mark."""
+    from jaxrl_hpc.metrics.units import count
+    from jaxrl_hpc.read_files import read_yaml
+
+    try:
+        data = read_yaml(path)
+    except UserError:
+        data = None
+    sections = data if isinstance(data, dict) else {}
+
+    def of(section: str, key: str, default: Any) -> Any:
+        inner = sections.get(section)
+        return inner.get(key, default) if isinstance(inner, dict) else default
+
+    env = of("env", "id", of("env", "name", "?"))
+    steps = of("run", "total_env_steps", 100_000)
+    shown = count(steps) if isinstance(steps, int) else "?"
+    return str(of("agent", "name", "?")), str(env), str(of("workflow", "name", "fused")), shown
+
+
+def sweeps(pattern: str) -> str:
+    from jaxrl_hpc.config.sources import config_files
+
+    files = config_files("sweeps")
+    rows = [(name, summary_of(path)) for name, path in files.items() if matches(pattern, name)]
+    return described(chosen(rows, "sweeps", pattern))
+
+
+def envs(pattern: str) -> str:
+    """A line per family; with a pattern, the names in it."""
+    from jaxrl_hpc.envs.names import FAMILIES
+
+    if pattern:
+        found = [
+            (name, family.note or family.title)
+            for family in FAMILIES
+            for name in family.names
+            if matches(pattern, name, family.title)
+        ]
+        return table([("name", "family"), *chosen(found, "envs", pattern)])
+    rows = [("family", "", "env.name"), *((f.title, str(len(f.names)), _names(f)) for f in FAMILIES)]
+    return (
+        f"{table(rows, '<><')}\n\n"
+        "jaxrl-hpc list envs FAMILY has all names of one. A class of your own, Gymnasium\n"
+        "or gymnax, is env.name=module:Class."
+    )
+
+
+def _names(family: Any) -> str:
+    """As many names of a family as fit beside its title, the common ending written once."""
+    if family.note:
+        return f"{family.names[0]}: {family.note}"
+    ending = family.names[0].partition("-")[2]
+    shared = ending and all(name.endswith(f"-{ending}") for name in family.names) and len(family.names) > 4
+    names = [name.removesuffix(f"-{ending}") for name in family.names] if shared else list(family.names)
+    tail = f" (…-{ending})" if shared else ""
+    text, room = names[0], 56 - len(tail)
+    for name in names[1:]:
+        if len(f"{text}, {name}") > room - 3:
+            return f"{text}, …{tail}"
+        text += f", {name}"
+    return text + tail
+
+
+def components(kind: str, pattern: str) -> str:
+    """Agents, replays or workflows with the first sentence of their module."""
+    from jaxrl_hpc.config.registry import SECTIONS
+    from jaxrl_hpc.config.sources import PACKAGE
+
+    rows = []
+    for name, place in SECTIONS[kind.removesuffix("s")].places.items():
+        source = PACKAGE / f"{place.module.replace('.', '/')}.py"
+        rows.append(
+            (name, first_sentence((ast.get_docstring(ast.parse(source.read_text())) or "").split("\n")))
+        )
+    found = [row for row in rows if matches(pattern, row[0])]
+    return described(chosen(found, kind, pattern))
+
+
+def summary_of(path: Path) -> str:
+    """The first sentence of a config's comment, without the line for editors."""
+    lines = [line[1:].removeprefix(" ") for line in path.read_text().splitlines() if line.startswith("#")]
+    return first_sentence([line for line in lines if not line.startswith("yaml-language-server")])
+
+
+def first_sentence(lines: Sequence[str]) -> str:
     """Of the first paragraph; examples, which are indented, end it too."""
     words: list[str] = []
     for line in lines:
@@ -26,37 +169,3 @@ def _first_sentence(lines: list[str]) -> str:
             break
         words.append(line.strip())
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(words))[0].removesuffix(":")
-
-
-def _comment(text: str) -> list[str]:
-    """Lines of a config's comment, without the one for editors."""
-    lines = [line[1:].removeprefix(" ") for line in text.splitlines() if line.startswith("#")]
-    return [line for line in lines if not line.startswith("yaml-language-server")]
-
-
-def run(args: argparse.Namespace) -> int:
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from jaxrl_hpc import config
-    from jaxrl_hpc.config import registry
-
-    table = Table("name", "what it is", box=None, pad_edge=False)
-    if args.kind in ("configs", "sweeps"):
-        seen = set()
-        for top in config.CONFIG_DIRS:
-            folder = top / "sweeps" if args.kind == "sweeps" else top
-            for path in sorted(folder.rglob("*.yaml")) if folder.is_dir() else []:
-                name = str(path.relative_to(folder).with_suffix(""))
-                if name not in seen and not name.startswith("sweeps"):
-                    seen.add(name)
-                    table.add_row(name, _first_sentence(_comment(path.read_text())))
-    else:
-        section = {"agents": "agent", "envs": "env", "replays": "replay", "workflows": "workflow"}[args.kind]
-        for name, component in registry.SECTIONS[section].items():
-            module = sys.modules[component.config.__module__]
-            table.add_row(name, _first_sentence((module.__doc__ or "").strip().splitlines()))
-    Console().print(table)
-    return 0

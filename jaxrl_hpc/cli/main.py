@@ -12,6 +12,7 @@ import sys
 from jaxrl_hpc import __version__
 from jaxrl_hpc.comm.exit_without_finalize import with_status
 from jaxrl_hpc.errors import UserError, os_errors_told
+from jaxrl_hpc.extras import missing_extras_told
 from jaxrl_hpc.user_code import working_directory_last
 
 # name -> (module, one line of help); modules are imported only when used
@@ -24,6 +25,7 @@ COMMANDS = {
     "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
     "export": ("jaxrl_hpc.cli.export", "a run's policy as a folder that acts without this package"),
     "play": ("jaxrl_hpc.cli.play", "watch a run: episodes as GIF and PNG"),
+    "show": ("jaxrl_hpc.cli.show", "all settings of a config, with meanings"),
     "list": ("jaxrl_hpc.cli.listing", "what a config can name: agents, envs, workflows, configs"),
     "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),
     "doctor": ("jaxrl_hpc.cli.doctor", "check this installation: devices, versions, MPI"),
@@ -64,6 +66,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
+    # XLA's own banners (slow compiles, CPU features) are for its developers; errors reach us as exceptions
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     named = next((a for a in arguments if not a.startswith("-")), None)
     parser = make_parser(named if named in COMMANDS else None)
@@ -73,7 +77,7 @@ def _run(argv: list[str] | None) -> int:
     if rest:
         args.overrides += rest  # key=value after an option, which argparse does not take
     try:
-        with os_errors_told():
+        with os_errors_told(), missing_extras_told():
             return args.run(args)
     except UserError as error:
         for line in str(error).splitlines():

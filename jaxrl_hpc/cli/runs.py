@@ -14,6 +14,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from jaxrl_hpc.cli.table import table
+
 if TYPE_CHECKING:
     from jaxrl_hpc.runs.listing import RunEntry
 
@@ -76,11 +78,7 @@ def _table(entries: list[RunEntry]) -> str:
                 _age(entry.age_seconds),
             )
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    align = "<<<<>>>"
-    return "\n".join(
-        "  ".join(f"{v:{a}{w}}" for v, a, w in zip(line, align, widths, strict=True)) for line in lines
-    )
+    return table(lines, "<<<<>>>", shrink=0)
 
 
 def _progress(entry: RunEntry) -> str:

@@ -4,7 +4,12 @@ examples:
   jaxrl-hpc train cartpole_dqn
   jaxrl-hpc train configs/cartpole_dqn.yaml run.seeds=16 agent.learning_rate=5e-4
   jaxrl-hpc train cartpole_dqn --run-dir runs/first --resume
+  jaxrl-hpc train cartpole_dqn --dry-run
   mpirun -n 4 jaxrl-hpc train workflows/cartpole_ppo_sharded
+
+Results go to --run-dir, or to runs/<run.name>. Without either, a second run of a
+config gets a number, such as runs/cartpole_dqn-2; not so in a batch job or with
+several processes, where an existing run is refused.
 
 exit codes: 0 finished; 2 something in the input is wrong; 75 stopped by SIGTERM, SIGINT or SIGUSR1
 after saving: the same command with --resume continues exactly.
@@ -13,9 +18,14 @@ after saving: the same command with --resume continues exactly.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jaxrl_hpc.errors import UserError, os_errors_told
+from jaxrl_hpc.schema import FOLDER_NAME
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,51 +39,113 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="move an earlier run in this folder to .trash beside it",
     )
+    group.add_argument(
+        "--dry-run", action="store_true", help="say what would be trained: parts, shapes, memory, time"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxrl_hpc import config as configs
     from jaxrl_hpc.comm.ranks import world
-    from jaxrl_hpc.envs.external import mpi_ranks
-    from jaxrl_hpc.runtime.train import EXIT_SAVED, train
+    from jaxrl_hpc.config.sources import name_run, read_source
+    from jaxrl_hpc.runs.directory import RunDirectory
 
     ranks = world()
     with ranks.guard(), os_errors_told():
-        config = configs.load(args.config, args.overrides)
-        run_dir = Path(args.run_dir or Path("runs") / config.run.name)
-        if mpi_ranks.are_wanted(config.env) and config.workflow.uses_ranks:
-            raise UserError(
-                "workflow.name: an environment of type mpi_program takes all ranks of the job, and "
-                "rank 0 alone learns: use workflow.name=fused"
-            )
-        if mpi_ranks.are_wanted(config.env) and not ranks.first:
-            mpi_ranks.serve()  # these ranks are the environment
+        source, data = read_source(args.config, args.overrides)
+        named = name_run(data, source)
+        folder, automatic = choose_folder(args, data["run"], named, ranks.size)
+        if folder and not (automatic or args.dry_run or ranks.size > 1):
+            RunDirectory(folder).check_openable(args.resume, args.overwrite)  # refused before JAX is loaded
+
+        from jaxrl_hpc.config.files import from_dict, mistakes_located
+
+        with mistakes_located(source, args.overrides):
+            config = from_dict(data)
+        assert folder is not None  # else its name was refused
+        if args.dry_run:
+            from jaxrl_hpc.cli.dry_run import describe
+
+            print(describe(config, next_free(folder) if automatic else folder))
             return 0
-        if ranks.size > 1 and not (config.workflow.uses_ranks or mpi_ranks.are_wanted(config.env)):
-            raise UserError(
-                f"workflow {config.workflow.name!r} runs in one process, but this is a job of {ranks.size}: "
-                "start it without mpirun, or use workflow.name=sharded"
-            )
-        outcome = train(config, run_dir, resume=args.resume, overwrite=args.overwrite)
-        mpi_ranks.stop()
+        with claimed(folder) if automatic else contextlib.nullcontext(folder) as run_dir:
+            return train_in(run_dir, config, ranks, args)
+
+
+def choose_folder(
+    args: argparse.Namespace, section: Any, named: bool, processes: int
+) -> tuple[Path | None, bool]:
+    """Where results go, and whether it may be another folder beside that; None if the name is no name."""
+    from jaxrl_hpc.runs.naming import in_batch_job
+
+    if args.run_dir:
+        return Path(args.run_dir), False
+    name = section.get("name") if isinstance(section, dict) else None
+    if not (isinstance(name, str) and re.match(FOLDER_NAME, name)):
+        return None, False
+    given = named or args.resume or args.overwrite
+    return Path("runs") / name, not (given or processes > 1 or in_batch_job())
+
+
+def next_free(folder: Path) -> Path:
+    """What `claimed` would make now."""
+    from jaxrl_hpc.runs.naming import candidates
+
+    return next(path for path in candidates(folder.parent, folder.name) if not path.exists())
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[Path]:
+    """The first free folder of this name, removed again if no run begins in it."""
+    from jaxrl_hpc.runs.naming import claim_folder, release_folder
+
+    path = claim_folder(folder.parent, folder.name)
+    print(f"run directory {path}", flush=True)
+    try:
+        yield path
+    finally:
+        release_folder(path)
+
+
+def train_in(run_dir: Path, config: Any, ranks: Any, args: argparse.Namespace) -> int:
+    from jaxrl_hpc.envs.external import mpi_ranks
+    from jaxrl_hpc.runtime.train import EXIT_SAVED, train
+
+    if mpi_ranks.are_wanted(config.env) and config.workflow.uses_ranks:
+        raise UserError(
+            "workflow.name: an environment of type mpi_program takes all ranks of the job, and "
+            "rank 0 alone learns: use workflow.name=fused"
+        )
+    if mpi_ranks.are_wanted(config.env) and not ranks.first:
+        mpi_ranks.serve()  # these ranks are the environment
+        return 0
+    if ranks.size > 1 and not (config.workflow.uses_ranks or mpi_ranks.are_wanted(config.env)):
+        raise UserError(
+            f"workflow {config.workflow.name!r} runs in one process, but this is a job of {ranks.size}: "
+            "start it without mpirun, or use workflow.name=sharded"
+        )
+    outcome = train(config, run_dir, resume=args.resume, overwrite=args.overwrite)
+    mpi_ranks.stop()
     if not outcome.finished:
         return EXIT_SAVED
-    if not outcome.speaks:
-        return 0
-    s = outcome.summary or {}
+    if outcome.speaks:
+        print(result_text(outcome.summary or {}, run_dir))
+    return 0
+
+
+def result_text(s: dict[str, Any], run_dir: Path) -> str:
+    """The summary for people."""
     low, high = s["eval_return_interval"]
+    text = ""
     if "eval_improvement_score" in s:
         factor_low, factor_high = s["eval_improvement_interval"]
-        interval = f", {factor_low:.3f} to {factor_high:.3f}, {s['eval_spread']}"
-        print(
-            f"error {s['eval_improvement_score']:.3f} times smaller than the regulator's on the same noise"
-            f"{interval} (the regulator itself is 1)"
+        text = (
+            f"error {s['eval_improvement_score']:.3f} times smaller than the regulator's on the same noise,\n"
+            f"  {factor_low:.3f} to {factor_high:.3f}, {s['eval_spread']} (the regulator itself is 1)\n"
         )
-    print(
+    return text + (
         f"{s['agent']} on {s['env']}: return {s['eval_return_score']:.2f} "
         f"({low:.2f} to {high:.2f}; {s['eval_spread']})\n"
         f"{s['env_steps']:,} steps a seed in {s['wall_seconds']:.1f} s, after {s['compile_seconds']:.1f} s "
         f"to compile: {s['env_steps_per_second']:,.0f} steps/s, {s['updates_per_second']:,.0f} updates/s\n"
         f"results in {run_dir}; look at them with: jaxrl-hpc report {run_dir}"
     )
-    return 0

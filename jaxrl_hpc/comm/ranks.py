@@ -21,6 +21,7 @@ import numpy as np
 from jaxrl_hpc.comm import exit_without_finalize
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.extras import INSTALL_MPI
 
 T = TypeVar("T")
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -133,7 +134,7 @@ class Ranks:
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
-            raise UserError(f'{who} needs MPI ({error}): pip install -e ".[mpi]"') from None
+            raise UserError(f"{who} needs MPI ({error}): {INSTALL_MPI}") from None
         return MPI.COMM_SELF
 
     def abort(self, status: int) -> None:
@@ -191,7 +192,7 @@ def world() -> Ranks:
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"this is one of {expected} MPI processes, but MPI cannot be used here ({error}): "
-            'pip install -e ".[mpi]", or with the MPI of a cluster: pip install mpi4py mpi4jax'
+            f"{INSTALL_MPI} builds what is missing, with the MPI of a cluster if its module is loaded"
         ) from None
     size = MPI.COMM_WORLD.Get_size()
     if size != expected:

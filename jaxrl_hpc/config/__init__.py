@@ -1,15 +1,46 @@
-"""Configs: what a run is made of, as validated data."""
+"""Configs: what a run is made of, as validated data.
 
-from jaxrl_hpc.config.files import CONFIG_DIRS as CONFIG_DIRS
-from jaxrl_hpc.config.files import Config as Config
-from jaxrl_hpc.config.files import apply_override as apply_override
-from jaxrl_hpc.config.files import find_file as find_file
-from jaxrl_hpc.config.files import from_dict as from_dict
-from jaxrl_hpc.config.files import json_schema as json_schema
-from jaxrl_hpc.config.files import load as load
-from jaxrl_hpc.config.files import mistakes_located as mistakes_located
-from jaxrl_hpc.config.files import put as put
-from jaxrl_hpc.config.files import search_beside as search_beside
-from jaxrl_hpc.config.files import validate as validate
-from jaxrl_hpc.read_files import parse_yaml as parse_yaml
-from jaxrl_hpc.read_files import read_yaml as read_yaml
+Names are loaded when they are used. What is in `sources` needs no JAX, so that commands which only read files
+answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxrl_hpc.config.files import Config as Config
+    from jaxrl_hpc.config.files import from_dict as from_dict
+    from jaxrl_hpc.config.files import json_schema as json_schema
+    from jaxrl_hpc.config.files import load as load
+    from jaxrl_hpc.config.files import mistakes_located as mistakes_located
+    from jaxrl_hpc.config.files import search_beside as search_beside
+    from jaxrl_hpc.config.files import validate as validate
+    from jaxrl_hpc.config.sources import CONFIG_DIRS as CONFIG_DIRS
+    from jaxrl_hpc.config.sources import apply_override as apply_override
+    from jaxrl_hpc.config.sources import find_file as find_file
+    from jaxrl_hpc.config.sources import put as put
+    from jaxrl_hpc.read_files import parse_yaml as parse_yaml
+    from jaxrl_hpc.read_files import read_yaml as read_yaml
+
+_PLACES = {
+    "config.files": (
+        "Config",
+        "from_dict",
+        "json_schema",
+        "load",
+        "mistakes_located",
+        "search_beside",
+        "validate",
+    ),
+    "config.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put"),
+    "read_files": ("parse_yaml", "read_yaml"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for place, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"jaxrl_hpc.{place}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,19 +16,15 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from jaxrl_hpc.config.registry import SECTIONS, find, nearest
+from jaxrl_hpc.config.registry import SECTIONS, find
 from jaxrl_hpc.config.run import RunConfig
+from jaxrl_hpc.config.sources import name_run, nearest, read_source
 from jaxrl_hpc.envs import user_env
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.read_files import parse_yaml, read_yaml
 from jaxrl_hpc.replay.sizes import ReplayConfig
 from jaxrl_hpc.schema import AgentConfig, ComponentConfig, Schema
 from jaxrl_hpc.user_code import NAME, check_same_module, folder_of, search_in
 from jaxrl_hpc.workflows.base import WorkflowConfig
-
-PACKAGE = Path(__file__).resolve().parents[1]
-# the working directory first; a wheel carries the shipped ones, in a checkout they lie beside the package
-CONFIG_DIRS = (Path("configs"), PACKAGE / "configs", PACKAGE.parent / "configs")
 
 
 class Config(Schema):
@@ -45,42 +41,6 @@ class Config(Schema):
         sections = ("agent", "env", "replay", "workflow", "run")
         present = {name: getattr(self, name) for name in sections}
         return {k: v.model_dump(mode="json") for k, v in present.items() if v is not None}
-
-
-def find_file(name: str | Path) -> Path:
-    """A config by path, or by name in configs/ (with or without .yaml)."""
-    candidates = [Path(name)]
-    for folder in CONFIG_DIRS:
-        candidates += [folder / str(name), folder / f"{name}.yaml"]
-    for path in candidates:
-        if path.is_file():
-            return path
-    known = sorted({p.stem for folder in CONFIG_DIRS if folder.is_dir() for p in folder.glob("*.yaml")})
-    raise UserError(f"there is no config file {str(name)!r}{nearest(Path(name).stem, known)}")
-
-
-def apply_override(data: dict[str, Any], text: str) -> None:
-    """Put `a.b=value` into nested data, in place."""
-    path, equals, value = text.partition("=")
-    if not equals or not all(path.strip().split(".")):
-        raise UserError(f"override {text!r} is not of the form section.key=value, such as agent.gamma=0.98")
-    put(data, path.strip(), parse_yaml(value, f"override {path}"))
-
-
-def put(data: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value of a dotted name in nested data, in place."""
-    parts = path.split(".")
-    if parts[0] not in (*SECTIONS, "run"):
-        raise UserError(f"{path}: there is no section {parts[0]!r}{nearest(parts[0], [*SECTIONS, 'run'])}")
-    if len(parts) == 1:
-        raise UserError(f"{path!r} is a whole section; name a key in it, such as {path}.name=…")
-    node = data
-    for part in parts[:-1]:
-        inner = node.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise UserError(f"{path}: {part!r} holds a value, not keys")
-        node = inner
-    node[parts[-1]] = value
 
 
 def _describe(error: Any, section: str, cls: type[Schema]) -> str:
@@ -203,17 +163,8 @@ def completed(parts: dict[str, Any]) -> dict[str, Any]:
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """A config file with `section.key=value` overrides, validated."""
-    source = find_file(path)
-    data = read_yaml(source)
-    data = {} if data is None else data
-    if not isinstance(data, dict):
-        raise UserError(f"{source}: a config holds sections (agent, env, …), not {type(data).__name__}")
-    for text in overrides:
-        apply_override(data, text)
-    if data.get("run") is None:
-        data["run"] = {}
-    if isinstance(data["run"], dict):
-        data["run"].setdefault("name", source.stem)
+    source, data = read_source(path, overrides)
+    name_run(data, source)
     search_beside(source.parent, data)
     with mistakes_located(source, overrides):
         return from_dict(data)
@@ -237,7 +188,7 @@ def mistakes_located(source: Path, overrides: Sequence[str] = ()) -> Iterator[No
 
         def located(line: str) -> str:
             field = line.partition(":")[0]
-            brought = any(field == name or field.startswith(f"{name}.") for name in given)
+            brought = any(f"{field}.".startswith(f"{n}.") or n.startswith(f"{field}.") for n in given)
             return f"override {line}" if brought else line if str(source) in line else f"{source}: {line}"
 
         raise UserError("\n".join(located(line) for line in str(error).splitlines())) from None

@@ -8,28 +8,21 @@ Installed packages add names of their own by entry points (docs/examples/plugin)
 
 from __future__ import annotations
 
-import difflib
 import functools
+import importlib
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from pydantic import create_model
 
-from jaxrl_hpc.agents import a2c, ddpg, dqn, dyna_q, ppo, recurrent_dqn, td3
-from jaxrl_hpc.envs import cahn_hilliard, exabooster, gymnax, jumanji, probes, user_env
-from jaxrl_hpc.envs.external import envpool_env, gymnasium_env, mpi_program
+from jaxrl_hpc.config.sources import nearest as nearest
+from jaxrl_hpc.envs.names import FAMILIES
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.replay import prioritised, sequence, uniform
-from jaxrl_hpc.replay.sizes import ReplayConfig
-from jaxrl_hpc.schema import AgentConfig, ComponentConfig, Schema
+from jaxrl_hpc.schema import Schema
 from jaxrl_hpc.user_code import NAME, import_attribute, import_module
-from jaxrl_hpc.workflows import central_inference, fused, parameter_server, sharded
-from jaxrl_hpc.workflows.actor_learner import async_, dyna, rma, rma_queue
-from jaxrl_hpc.workflows.base import WorkflowConfig
 
 
 class Component(NamedTuple):
@@ -39,59 +32,74 @@ class Component(NamedTuple):
     make: Callable[..., Any]
 
 
-def _component(module: ModuleType) -> Component:
-    return Component(module.Config, module.make)
+class Place(NamedTuple):
+    """Where a component is found: a module of the package, and the names of its class and function there."""
+
+    module: str
+    config: str = "Config"
+    make: str = "make"
 
 
-AGENTS: dict[str, Component] = {
-    "a2c": _component(a2c),
-    "ddpg": _component(ddpg),
-    "dqn": _component(dqn),
-    "dyna_q": _component(dyna_q),
-    "ppo": _component(ppo),
-    "recurrent_dqn": _component(recurrent_dqn),
-    "td3": _component(td3),
-}
-REPLAYS: dict[str, Component] = {
-    "prioritised": _component(prioritised),
-    "sequence": _component(sequence),
-    "uniform": _component(uniform),
-}
-WORKFLOWS: dict[str, Component] = {
-    "async": _component(async_),
-    "central_inference": _component(central_inference),
-    "dyna": _component(dyna),
-    "fused": _component(fused),
-    "parameter_server": _component(parameter_server),
-    "rma": _component(rma),
-    "rma_queue": _component(rma_queue),
-    "sharded": _component(sharded),
-}
-ENVS: dict[str, Component] = {
-    **{name: _component(gymnax) for name in gymnax.NAMES},
-    **{name: Component(exabooster.ExaBoosterConfig, exabooster.make_env) for name in exabooster.NAMES},
-    **{name: _component(probes) for name in probes.NAMES},
-    **{name: Component(envpool_env.LanderConfig, envpool_env.make_lander) for name in envpool_env.LANDERS},
-    **{name: Component(envpool_env.AtariConfig, envpool_env.make_atari) for name in envpool_env.GAMES},
-    cahn_hilliard.NAME: _component(cahn_hilliard),
-    "gymnasium": _component(gymnasium_env),
-    "jumanji": _component(jumanji),
-    "mpi_program": _component(mpi_program),
-}
+class Components(Mapping[str, Component]):
+    """Name -> component. A component's module is imported when it is looked up."""
 
-SECTIONS: dict[str, dict[str, Component]] = {
-    "agent": AGENTS,
-    "env": ENVS,
-    "replay": REPLAYS,
-    "workflow": WORKFLOWS,
-}
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self.places = places
+
+    def __getitem__(self, name: str) -> Component:
+        place = self.places[name]
+        module = importlib.import_module(f"jaxrl_hpc.{place.module}")
+        return Component(getattr(module, place.config), getattr(module, place.make))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __contains__(self, name: object) -> bool:  # a Mapping's own would import
+        return name in self.places
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """'; did you mean X?' or the list of what there is."""
-    folded = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(str(name).lower(), list(folded), n=1, cutoff=0.5)
-    return f"; did you mean {folded[close[0]]}?" if close else f"; known are {', '.join(known)}"
+AGENTS = Components(
+    {
+        "a2c": Place("agents.a2c"),
+        "ddpg": Place("agents.ddpg"),
+        "dqn": Place("agents.dqn"),
+        "dyna_q": Place("agents.dyna_q"),
+        "ppo": Place("agents.ppo"),
+        "recurrent_dqn": Place("agents.recurrent_dqn"),
+        "td3": Place("agents.td3"),
+    }
+)
+REPLAYS = Components(
+    {
+        "prioritised": Place("replay.prioritised"),
+        "sequence": Place("replay.sequence"),
+        "uniform": Place("replay.uniform"),
+    }
+)
+WORKFLOWS = Components(
+    {
+        "async": Place("workflows.actor_learner.async_"),
+        "central_inference": Place("workflows.central_inference.workflow"),
+        "dyna": Place("workflows.actor_learner.dyna"),
+        "fused": Place("workflows.fused"),
+        "parameter_server": Place("workflows.parameter_server.workflow"),
+        "rma": Place("workflows.actor_learner.rma"),
+        "rma_queue": Place("workflows.actor_learner.rma_queue"),
+        "sharded": Place("workflows.sharded.workflow"),
+    }
+)
+ENVS = Components(
+    {
+        name: Place(f"envs.{family.module}", family.config, family.make)
+        for family in FAMILIES
+        for name in family.names
+    }
+)
+USER_ENV = Components({"": Place("envs.user_env")})
+SECTIONS = {"agent": AGENTS, "env": ENVS, "replay": REPLAYS, "workflow": WORKFLOWS}
 
 
 ENTRY_POINTS = {section: f"jaxrl_hpc.{section}s" for section in SECTIONS}  # groups, by section
@@ -127,7 +135,7 @@ def user_component(section: str, target: str, name: str = "") -> Component:
     except NameError:
         hints = []
     found = next((h for h in hints[:1] if isinstance(h, type)), getattr(module, "Config", None))
-    base = BASES[section]
+    base = _base_config(section)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UserError(
             f"{field}: the first parameter of {target} needs the annotation of its settings, a class that "
@@ -138,18 +146,27 @@ def user_component(section: str, target: str, name: str = "") -> Component:
     return Component(named, make)
 
 
+def _base_config(section: str) -> type[Schema]:
+    """What the config class of a component of one's own derives from."""
+    names = {
+        "agent": ("schema", "AgentConfig"),
+        "env": ("schema", "ComponentConfig"),
+        "replay": ("replay.sizes", "ReplayConfig"),
+        "workflow": ("workflows.base", "WorkflowConfig"),
+    }
+    module, name = names[section]
+    base: type[Schema] = getattr(importlib.import_module(f"jaxrl_hpc.{module}"), name)
+    return base
+
+
 def _named_environment(target: str, name: str) -> Component:
     """A class of a plug-in package under a name of its own."""
+    from jaxrl_hpc.envs import user_env
+
     named = create_model("Config", __base__=user_env.Config, __module__=user_env.__name__, name=(str, name))
     return Component(named, lambda config: user_env.make(config, target))
 
 
-BASES: dict[str, type[ComponentConfig]] = {
-    "agent": AgentConfig,
-    "env": ComponentConfig,
-    "replay": ReplayConfig,
-    "workflow": WorkflowConfig,
-}
 _ARTICLE = {"agent": "an", "env": "an", "replay": "a", "workflow": "a"}
 
 
@@ -159,7 +176,7 @@ def find(section: str, name: str) -> Component:
     if name in known:
         return known[name]
     if re.match(NAME, name):
-        return _component(user_env) if section == "env" else user_component(section, name)
+        return USER_ENV[""] if section == "env" else user_component(section, name)
     added = plugins(section)
     if name in added:
         return user_component(section, added[name], name)

@@ -32,10 +32,12 @@ class RunConfig(Schema):
         300.0, "seconds between checkpoints; one is always made at the end", ge=0, changeable=True
     )
     keep_checkpoints: int = static(2, "checkpoints kept", ge=1, changeable=True)
-    tensorboard: bool = static(True, "also write TensorBoard event files", changeable=True)
+    tensorboard: bool = static(
+        True, "also write TensorBoard event files (extra: tensorboard)", changeable=True
+    )
     trackers: tuple[Literal["wandb", "mlflow"], ...] = static(
         (),
-        "also log to Weights & Biases or MLflow (pip install -e '.[tracking]'), offline by default",
+        "also log to Weights & Biases or MLflow (extra: tracking), offline by default",
         changeable=True,
     )
     profile: bool = static(

@@ -19,35 +19,6 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import ComponentConfig, static
 from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, HostHooks, PyTree
 
-# gymnax.registered_envs without MNISTBandit-bsuite, which downloads a data set when it is made
-NAMES = (
-    "CartPole-v1",
-    "Pendulum-v1",
-    "Acrobot-v1",
-    "MountainCar-v0",
-    "MountainCarContinuous-v0",
-    "Asterix-MinAtar",
-    "Breakout-MinAtar",
-    "Freeway-MinAtar",
-    "Seaquest-MinAtar",
-    "SpaceInvaders-MinAtar",
-    "Catch-bsuite",
-    "DeepSea-bsuite",
-    "MemoryChain-bsuite",
-    "UmbrellaChain-bsuite",
-    "DiscountingChain-bsuite",
-    "SimpleBandit-bsuite",
-    "FourRooms-misc",
-    "MetaMaze-misc",
-    "PointRobot-misc",
-    "BernoulliBandit-misc",
-    "GaussianBandit-misc",
-    "Reacher-misc",
-    "Swimmer-misc",
-    "Pong-misc",
-    "FrozenLake-misc",
-)
-
 
 class Config(ComponentConfig):
     """An environment of gymnax."""

@@ -13,24 +13,16 @@ Each has a twin with a continuous action (ProbeValueContinuous …). Where the a
 
 from __future__ import annotations
 
-from typing import Literal
-
 from jaxrl_hpc.envs.gymnax import from_gymnax
+from jaxrl_hpc.envs.names import Probe as ProbeName
 from jaxrl_hpc.schema import ComponentConfig
 from jaxrl_hpc.types import Env
-
-Name = Literal[
-    "ProbeValue", "ProbeObservation", "ProbeCredit", "ProbeAction", "ProbeBoth", "ProbeTruncation",
-    "ProbeValueContinuous", "ProbeObservationContinuous", "ProbeCreditContinuous", "ProbeActionContinuous",
-    "ProbeBothContinuous", "ProbeTruncationContinuous",
-]  # fmt: skip
-NAMES: tuple[str, ...] = Name.__args__  # type: ignore[attr-defined]
 
 
 class Config(ComponentConfig):
     """A probe environment."""
 
-    name: Name = "ProbeValue"
+    name: ProbeName = "ProbeValue"
 
 
 def make(config: Config) -> Env:

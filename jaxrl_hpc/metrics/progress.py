@@ -13,16 +13,47 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as LiveProgress
 
 from jaxrl_hpc.metrics.units import count, duration
 
 RATE_WINDOW = 60.0  # seconds
+
+
+class Compiling:
+    """While programs are compiled: a live line with seconds and their names; elsewhere one line by `say`."""
+
+    def __init__(self, what: str, say: Callable[[str], None], stream: TextIO | None = None) -> None:
+        self._what, self._say = what, say
+        self._stream = stream if stream is not None else sys.stderr
+        self._live: LiveProgress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Compiling:
+        if self._stream.isatty():
+            columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
+            # gone when it is done: how long it took is in the summary
+            self._live = LiveProgress(*columns, console=Console(file=self._stream), transient=True)
+            self._task = self._live.add_task(f"compiling {self._what}", total=None)
+            self._live.start()
+        else:
+            self._say(f"compiling {self._what} …")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def tell(self, programs: Sequence[str]) -> None:
+        """Names of the programs that are not done yet."""
+        if self._live is not None and self._task is not None:
+            self._live.update(self._task, description=f"compiling {', '.join(programs)} {self._what}")
 
 
 class Progress:

@@ -1,6 +1,6 @@
 """Experiment trackers that people already use, as metrics Writers: Weights & Biases and MLflow.
 
-    run.trackers=[wandb,mlflow]        pip install -e '.[tracking]'
+    run.trackers=[wandb,mlflow]        pip install "jaxrl-hpc[tracking]"
 
 Both write into the run's folder and talk to nobody unless told to by their own variables: W&B is offline
 (`wandb sync RUN_DIR/wandb/offline-run-*` uploads it; WANDB_MODE=online does so at once), MLflow uses a file
@@ -25,6 +25,7 @@ from typing import Any
 
 from jaxrl_hpc.checkpoint.blocks import write_atomically
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.extras import how_to_install
 from jaxrl_hpc.metrics.parquet import CORE_SCHEMA, Row
 from jaxrl_hpc.read_files import read_json
 from jaxrl_hpc.schema import flatten
@@ -51,7 +52,7 @@ def load_library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise UserError(
-            f"run.trackers: {name} is not installed; pip install -e '.[tracking]', or leave {name} out"
+            f"run.trackers: {name} is not installed: {how_to_install('tracking')}, or leave {name} out"
         ) from None
 
 

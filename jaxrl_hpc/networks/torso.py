@@ -1,7 +1,8 @@
 """Torsos: what turns an observation into features.
 
-MLP for vectors, a small CNN for images with channels last (MinAtar's 16 filters of 3x3 and one
-hidden layer of 128, Young & Tian 2019, are the defaults for those).
+An MLP for vectors; for images with channels last convolutions and then an MLP. The default convolution
+is that of Young & Tian (2019) for MinAtar, 16 filters of 3 x 3; their one hidden layer of 128 units is
+`hidden: [128]`, as in the configs for MinAtar.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def operations(shape: TreeLayout, kernel: Kernel, *, number: int, stratified: bo
     if kernel == "native" and not native.available():
         raise UserError(
             "replay.kernel is native, but the compiled sum tree is missing: reinstall the package with a "
-            "C++ compiler (pip install -e . --no-build-isolation), or use kernel auto"
+            "C++ compiler (pip install . in a checkout), or use kernel auto"
         )
     if kernel == "auto" and not native.available():
         kernel = "jax"

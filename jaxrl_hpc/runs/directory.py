@@ -78,14 +78,8 @@ class RunDirectory:
         the caller then moves it aside under its lock. A run that is to be resumed may also not exist yet,
         so that a job script can always say --resume."""
         run = cls(path)
-        if run.path.exists() and not run.path.is_dir():
-            raise UserError(f"{path} is a file: choose another --run-dir")
         try:
-            names = [p.name for p in run.path.iterdir()] if run.path.is_dir() else []
-            # what a run that broke while it was being built leaves behind counts as nothing
-            new = all(name in ("run.lock", "ranks", files.MARKER) for name in names)
-            if not new:
-                run._check_contents(resume, overwrite)
+            new = run.check_openable(resume, overwrite)
             run.path.mkdir(parents=True, exist_ok=True)
             if new:
                 files.mark(run.path)
@@ -93,14 +87,25 @@ class RunDirectory:
             raise UserError(f"cannot make the run directory {path}: {error.strerror}") from error
         return run
 
+    def check_openable(self, resume: bool, overwrite: bool) -> bool:
+        """UserError if training may not begin here -> whether nothing of a run is there yet."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file: choose another --run-dir")
+        names = [p.name for p in self.path.iterdir()] if self.path.is_dir() else []
+        # what a run that broke while it was being built leaves behind counts as nothing
+        new = all(name in ("run.lock", "ranks", files.MARKER) for name in names)
+        if not new:
+            self._check_contents(resume, overwrite)
+        return new
+
     def _check_contents(self, resume: bool, overwrite: bool) -> None:
         if overwrite:
             files.check_may_overwrite(self.path)
         elif self.config_path.is_file():
             if not resume:
                 raise UserError(
-                    f"{self.path} exists already: continue it with --resume, replace it with --overwrite or "
-                    "choose another --run-dir"
+                    f"{self.path} exists already: continue it with --resume (in Python resume=True), replace "
+                    "it with --overwrite (overwrite=True) or choose another --run-dir"
                 )
         elif not files.is_marked(self.path):
             raise UserError(f"{self.path} is not empty and not a run: choose another --run-dir")

@@ -28,7 +28,7 @@ class RunEntry(NamedTuple):
     state: str  # finished, training, stopped, or damaged (a file cannot be read)
     env_steps: int | None  # of the newest checkpoint
     total_env_steps: int | None
-    score: float | None  # eval_return_iqm, or the last evaluation of an unfinished run
+    score: float | None  # eval_return_score, or the last evaluation of an unfinished run
     age_seconds: float  # since something was last written
 
 
@@ -98,7 +98,7 @@ def _entry(path: Path) -> RunEntry:
         state=state,
         env_steps=steps,
         total_env_steps=progress.get("total_env_steps", run.get("total_env_steps")),
-        score=summary.get("eval_return_iqm", progress.get("eval_return")),
+        score=summary.get("eval_return_score", progress.get("eval_return")),
         age_seconds=max(0.0, time.time() - (newest or _mtime(path))),
     )
 

@@ -66,9 +66,10 @@ def play_run(
 
 
 def _drawable() -> str:
-    from jaxrl_hpc.envs import exabooster, render
+    from jaxrl_hpc.envs import names as known
+    from jaxrl_hpc.envs import render
 
-    names = [*render.CLASSIC, "the MinAtar and Atari games", *exabooster.NAMES]
+    names = [*render.CLASSIC, "the MinAtar and Atari games", *known.EXABOOSTER]
     return f"there are pictures of {', '.join(names)}"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,8 +155,11 @@ class SeedRunner:
         keys, hypers = self._arguments(self.groups[0])
         return jax.eval_shape(self._init.jitted, keys, hypers)
 
-    def compile(self, training: bool = True) -> None:
-        """Compile every program (or only evaluation) for every device in use, all at the same time."""
+    def compile(self, training: bool = True, tell: Callable[[Sequence[str]], None] = lambda _: None) -> None:
+        """Compile every program (or only evaluation) for every device in use, all at the same time.
+
+        `tell` gets the names of those that are not done yet.
+        """
         start = time.perf_counter()
         flow, state = self.parts.workflow, self.state_shape()
         keys, hypers = jax.eval_shape(lambda: self._arguments(self.groups[0]))
@@ -170,10 +174,15 @@ class SeedRunner:
                 programs.append((program, shapes))
         devices = dict.fromkeys(group.device for group in self.groups)
         with ThreadPoolExecutor(available_cores()) as pool:
-            jobs = [pool.submit(p.compile, d, *shapes) for d in devices for p, shapes in programs]
-            for job in jobs:
-                job.result()
+            jobs = {pool.submit(p.compile, d, *shapes): p.name for d in devices for p, shapes in programs}
+            waiting = set(jobs)
+            while waiting:
+                tell(tuple(dict.fromkeys(jobs[job] for job in jobs if job in waiting)))
+                done, waiting = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
+                for job in done:
+                    job.result()
         if training and not flow.traceable:
+            tell(("training",))
             flow.compile(state)
         self.compile_seconds += time.perf_counter() - start
 
@@ -250,8 +259,8 @@ class SeedRunner:
 
     def describe(self) -> str:
         """Where the lanes run, for people."""
-        devices = f"{len({group.device for group in self.groups})} device(s)"
-        return self.parts.workflow.describe() or devices
+        number = len({group.device for group in self.groups})
+        return self.parts.workflow.describe() or ("one device" if number == 1 else f"{number} devices")
 
     def wait(self) -> None:
         jax.block_until_ready(self.states)

@@ -17,7 +17,7 @@ from jaxrl_hpc.config.compare import check_same_config
 from jaxrl_hpc.envs.external.host import simulator_failures_told
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import warm_up
-from jaxrl_hpc.metrics.progress import Progress
+from jaxrl_hpc.metrics.progress import Compiling, Progress
 from jaxrl_hpc.metrics.trace import merge
 from jaxrl_hpc.metrics.trackers import check_installed
 from jaxrl_hpc.runs.directory import RunDirectory
@@ -61,6 +61,10 @@ def make_runner(
     if jax.default_backend() == "cpu":
         devices = devices[: machine.executors_for(config, len(lanes))]
     return SeedRunner(parts, lanes, mode, episodes, devices)
+
+
+def _number(lanes: Sequence[Lane], what: str) -> str:
+    return f"one {what}" if len(lanes) == 1 else f"{len(lanes)} {what}s"
 
 
 def check_one_seed(parts: Parts, lanes: Sequence[Lane]) -> None:
@@ -145,12 +149,13 @@ def train(
             ranks.barrier()
             return TrainResult(finished, None, speaks=False)
         what = "trial" if lanes[0].name else "seed"
-        say(f"compiling for {len(lanes)} {what}(s) on {runner.describe()} …")
+        quiet = None if ranks.first else stack.enter_context(open(os.devnull, "w"))
         # while the compiler works, so that the first checkpoint does not have to wait for it
         warming = threading.Thread(target=warm_up, daemon=True)
         warming.start()
-        runner.compile()
-        warming.join()
+        with Compiling(f"for {_number(lanes, what)} on {runner.describe()}", say, quiet) as compiling:
+            runner.compile(tell=compiling.tell)
+            warming.join()
         trainer = Trainer(config, parts, runner, run, say, segment)
         trainer.watchdog = watchdog
         trainer.begin(resume)
@@ -161,7 +166,7 @@ def train(
             seeds=len(lanes),
             unit=f"{what}s",
             interval=config.run.progress_seconds,
-            stream=None if ranks.first else stack.enter_context(open(os.devnull, "w")),
+            stream=quiet,
         )
         with trainer.progress:
             finished = trainer.loop(stop)
@@ -174,6 +179,6 @@ def train(
             runner.ranks.first_does(lambda: merge(run.path))
         if not finished:
             done = f"{trainer.stopped_by}: saved at {trainer.env_steps:,} steps"
-            say(f"{done}; continue with the same command and --resume (run directory {run.path})")
+            say(f"{done}; continue with the same command, --run-dir {run.path} and --resume")
         ranks.barrier()  # a launcher may end the others as soon as one has gone
         return TrainResult(finished, summary, ranks.first)

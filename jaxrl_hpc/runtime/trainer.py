@@ -19,9 +19,9 @@ import numpy as np
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.envs.external.host import given_up_counts
+from jaxrl_hpc.extras import how_to_install, installed
 from jaxrl_hpc.metrics.parquet import MetricsWriter, NoMetrics, Writer
 from jaxrl_hpc.metrics.progress import Progress
-from jaxrl_hpc.metrics.tensorboard import TensorBoardWriter
 from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.metrics.trackers import make_tracker
 from jaxrl_hpc.rollout import Evaluation
@@ -149,7 +149,7 @@ class Trainer:
             self.metrics.restore(None)
             self.runner.initialise()
         if self.config.run.tensorboard and self.ranks.first:
-            self.writers.append(TensorBoardWriter(self.run.path, steps_done))
+            self.add_tensorboard(steps_done)
         alone = self.ranks.first and not self.trials  # the mean over a sweep's trials tells nothing
         for name in self.config.run.trackers if alone else ():
             self.writers.append(make_tracker(name, self.run.path, self.config.to_dict(), resumed))
@@ -157,6 +157,15 @@ class Trainer:
             self.trace.shares = shares_of(self.runner)
         self.started = time.perf_counter()
         self.trace.begin(self.seconds_before)
+
+    def add_tensorboard(self, steps_done: int | None) -> None:
+        """Event files are written by default, so a missing library is only a remark."""
+        if not installed("tensorboardX"):
+            self.say(f"no TensorBoard files, tensorboardX is not installed: {how_to_install('tensorboard')}")
+            return
+        from jaxrl_hpc.metrics.tensorboard import TensorBoardWriter
+
+        self.writers.append(TensorBoardWriter(self.run.path, steps_done))
 
     @property
     def total_env_steps(self) -> int:
@@ -318,8 +327,10 @@ class Trainer:
         summary = self.summarise(final, wall, given_up)
         if self.trials:
             summary["trials"] = summaries_of_lanes(self.parts, self.runner, final)
-        else:
+        elif installed("matplotlib"):
             draw_run(self.runner, self.config.agent.name, self.run)
+        else:
+            self.say(f"no pictures, matplotlib is not installed: {how_to_install('plots')}")
         self.run.write_summary(summary)
         return summary
 

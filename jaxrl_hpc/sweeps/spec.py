@@ -172,13 +172,12 @@ def load_spec(
 ) -> SweepSpec:
     """A sweep file with its base config put in, so that it depends on no other file any more.
 
-    A file that is named is trusted; a plan in a sweep's folder is as far as the folder is, or by `trust`.
-
     Args:
       name: as for `find_spec`.
       overrides: settings of all trials.
       changes: keys of the sweep itself that replace those of the file.
-      trust: see above.
+      trust: allow a plan in a sweep's folder to name code, also if somebody else made it; a file that is
+        named is trusted.
     """
     source = find_spec(name)
     data = configs.read_yaml(source)

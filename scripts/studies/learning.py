@@ -7,6 +7,7 @@
 Runs go to runs/studies/<study>/<entry>; finished ones are skipped, broken ones resumed. The page
 docs/results/<study>.md states for every entry its target, the score of the final
 evaluation over seeds with its interval (ops/statistics.py), and the command and commit that made it.
+Entries are compared with their controls (comparison.py); settings were chosen on other seeds (tuning.py).
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from command_line import Entry, run  # beside this file
+import comparison  # these are beside this file
+import numpy as np
+import tuning
+from command_line import Entry, run
+from comparison import Comparison
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
+from tuning import Tuning
 
 from jaxrl_hpc.metrics.units import count, duration
+from jaxrl_hpc.ops.statistics import score
 from jaxrl_hpc.report.data import RunData, load_run, load_runs
 from jaxrl_hpc.report.plots import learning_curves
 from jaxrl_hpc.runs.directory import RunDirectory
@@ -38,13 +45,30 @@ class Study(NamedTuple):
     metric: str = "eval_return"
     episode_steps: int = 0  # where all episodes are equally long: show episodes beside steps
     references: tuple[tuple[str, str, bool], ...] = ()  # label, rule of ExaBooster, bound to its actions?
+    comparisons: tuple[Comparison, ...] = ()
+    tunings: tuple[Tuning, ...] = ()
+
+    @property
+    def digits(self) -> int:
+        return 3 if self.metric == "eval_improvement" else 1
 
 
-AS_DYNA_Q = (
-    "agent.batch_size=64", "agent.target_rate=0.005", "agent.epsilon_end=0.05", "replay.name=prioritised",
-    "replay.capacity=32_768", "replay.min_size=500", "workflow.num_envs=2", "run.total_env_steps=20_000",
-    "run.eval_every=2_000",
+AS_DYNA_Q = (  # cartpole_dyna_q's settings for cartpole_dqn: what is left is the model and planning
+    "agent.batch_size=64", "agent.epsilon_end=0.05", "replay.name=prioritised", "replay.capacity=32_768",
+    "replay.min_size=500", "workflow.num_envs=2", "run.total_env_steps=20_000", "run.eval_every=2_000",
 )  # fmt: skip
+ACROBOT_AS_DYNA_Q = (  # the same for Acrobot
+    "agent.batch_size=64", "agent.epsilon_fraction=0.2", "replay.name=prioritised", "replay.capacity=65_536",
+    "replay.min_size=1_000", "workflow.num_envs=4", "run.total_env_steps=50_000", "run.eval_every=5_000",
+)  # fmt: skip
+TARGET_RATES = {"agent.target_rate": (0.005, 0.02)}
+CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3)}
+RECURRENT_CARTPOLE = (
+    "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
+    "run.eval_every=5_000",
+)  # fmt: skip
+TWO, FIVE = "workflow.updates_per_iteration=2", "workflow.updates_per_iteration=5"
+UNIFORM, PRIORITISED = "replay.name=uniform", "replay.name=prioritised"
 
 MINATAR_DQN = (
     "run.total_env_steps=2_000_000", "agent.batch_size=32", "workflow.updates_per_iteration=1",
@@ -64,12 +88,35 @@ STUDIES = {
     ),
     "acrobot": Study(
         "Acrobot-v1",
-        "Reward is −1 a step until the tip is up; DQN has 200k steps, Dyna-Q 50k, the others 500k.",
+        "Reward is −1 a step until the tip is up; DQN has 200k steps, PPO and A2C 500k.",
         (
-            Entry("dqn", "acrobot_dqn", 16, -95),
-            Entry("ppo", "acrobot_ppo", 8, -95),
-            Entry("a2c", "acrobot_a2c", 8, -95),
+            Entry("dqn", "acrobot_dqn", 16, -80),
+            Entry("ppo", "acrobot_ppo", 8, -80),
+            Entry("a2c", "acrobot_a2c", 8, -80),
+        ),
+    ),
+    "acrobot_dyna_q": Study(
+        "Acrobot-v1 with a learned model",
+        "Does planning save real steps? 50k steps. Dyna-Q makes one real and one simulated update per four "
+        "steps. Its controls have the same data, replay, copies, batch and budget, but no model: "
+        "dqn_2_updates makes as many updates as Dyna-Q, dqn_1_update only Dyna-Q's real ones. The target's "
+        "rate was chosen for each alike.",
+        (
             Entry("dyna_q", "acrobot_dyna_q", 8, -95),
+            Entry(
+                "dqn_2_updates", "acrobot_dqn", 8, -95, (*ACROBOT_AS_DYNA_Q, TWO, "agent.target_rate=0.005")
+            ),
+            Entry("dqn_1_update", "acrobot_dqn", 8, -95, (*ACROBOT_AS_DYNA_Q, "agent.target_rate=0.005")),
+        ),
+        comparisons=(
+            Comparison("dyna_q", "dqn_2_updates", "planning, at equally many updates"),
+            Comparison("dyna_q", "dqn_1_update", "planning, and twice the updates"),
+            Comparison("dqn_2_updates", "dqn_1_update", "twice the updates alone"),
+        ),
+        tunings=(
+            Tuning("dyna_q", "acrobot_dyna_q", TARGET_RATES),
+            Tuning("dqn_2_updates", "acrobot_dqn", TARGET_RATES, (*ACROBOT_AS_DYNA_Q, TWO)),
+            Tuning("dqn_1_update", "acrobot_dqn", TARGET_RATES, ACROBOT_AS_DYNA_Q),
         ),
     ),
     "pendulum": Study(
@@ -128,27 +175,113 @@ STUDIES = {
             ("freeway", "Freeway-MinAtar", 58),
         )
     },
+    "minatar_a2c": Study(
+        "A2C on MinAtar's games, two million steps",
+        "The network is the one of PPO and DQN on the pages of the single games; A2C makes one update per "
+        "1024 steps.",
+        tuple(Entry(game, f"{game}_a2c", 3) for game in ("breakout", "space_invaders", "asterix", "freeway")),
+    ),
     "dyna_q": Study(
         "CartPole-v1 with a learned model",
-        "Dyna-Q and DQN against real environment steps. dqn is the shipped DQN config; dqn_same_settings has "
-        "Dyna-Q's replay, copies, batch and budget, but no model and no planning: it shows how much of the "
-        "gain comes from those.",
+        "Does planning save real steps? Dyna-Q makes one real and four simulated updates per two steps. Its "
+        "controls have the same data, replay, copies, batch and budget, but no model: dqn_5_updates makes as "
+        "many updates as Dyna-Q, all of them real; dqn_1_update only Dyna-Q's real ones. The target's rate "
+        "was chosen for each alike. dqn is the shipped config, with five times the budget.",
         (
-            Entry("dyna_q", "cartpole_dyna_q", 8, 475),
-            Entry("dqn_same_settings", "cartpole_dqn", 8, 475, AS_DYNA_Q),
-            Entry("dqn", "cartpole_dqn", 8, 475, ("run.eval_every=2_000",)),
+            Entry("dyna_q", "cartpole_dyna_q", 8, 475, ("agent.target_rate=0.02",)),
+            Entry("dqn_5_updates", "cartpole_dqn", 16, 475, (*AS_DYNA_Q, FIVE, "agent.target_rate=0.02")),
+            Entry("dqn_1_update", "cartpole_dqn", 16, 475, (*AS_DYNA_Q, "agent.target_rate=0.005")),
+            Entry(
+                "dqn_5_updates_uniform",
+                "cartpole_dqn",
+                16,
+                475,
+                (*AS_DYNA_Q, FIVE, "agent.target_rate=0.02", UNIFORM),
+            ),
+            Entry("dyna_q_uniform", "cartpole_dyna_q", 8, 475, (UNIFORM, "agent.target_rate=0.02")),
+            Entry("dqn", "cartpole_dqn", 16, 475, ("run.eval_every=2_000",)),
+        ),
+        comparisons=(
+            Comparison("dyna_q", "dqn_5_updates", "planning, at equally many updates"),
+            Comparison("dyna_q", "dqn_1_update", "planning, and five times the updates"),
+            Comparison("dqn_5_updates", "dqn_1_update", "five times the updates alone"),
+            Comparison("dqn_5_updates", "dqn_5_updates_uniform", "prioritised replay, without a model"),
+            Comparison("dyna_q", "dyna_q_uniform", "prioritised replay, with a model"),
+        ),
+        tunings=(
+            Tuning("dyna_q", "cartpole_dyna_q", TARGET_RATES),
+            Tuning(
+                "dqn_5_updates",
+                "cartpole_dqn",
+                TARGET_RATES,
+                (*AS_DYNA_Q, "workflow.updates_per_iteration=5"),
+            ),
+            Tuning("dqn_1_update", "cartpole_dqn", TARGET_RATES, AS_DYNA_Q),
         ),
     ),
     "ddpg_prioritised": Study(
         "DDPG with uniform and with prioritised replay",
-        "Pendulum-v1. EXARL reported that prioritised replay converges faster: the column of steps to the "
-        "target says whether it does here.",
+        "Does prioritised replay learn faster, as EXARL reported? Pendulum-v1; both make the same number of "
+        "updates of the same data, and the critic's step size was chosen for each alike.",
         (
             Entry("uniform", "pendulum_ddpg", 8, -180, ("run.eval_every=2_000",)),
+            Entry("prioritised", "pendulum_ddpg", 8, -180, (PRIORITISED, "run.eval_every=2_000")),
+        ),
+        comparisons=(Comparison("prioritised", "uniform", "prioritised replay"),),
+        tunings=(
+            Tuning("uniform", "pendulum_ddpg", CRITIC_RATES, ("run.eval_every=2_000",)),
+            Tuning("prioritised", "pendulum_ddpg", CRITIC_RATES, (PRIORITISED, "run.eval_every=2_000")),
+        ),
+    ),
+    "random_warmup": Study(
+        "Uniform actions at the beginning, for TD3 and DDPG",
+        "Does it help to act uniformly at random for the first part of a run, as is usual, instead of with "
+        "the untrained policy and its noise? Pendulum-v1 with the shipped settings; `_warm` entries act "
+        "uniformly for the first 4 % of the steps, the others never.",
+        (
+            Entry("td3_warm", "pendulum_td3", 8, -180, ("agent.random_fraction=0.04",)),
+            Entry("td3", "pendulum_td3", 8, -180, ("agent.random_fraction=0.0",)),
+            Entry("ddpg_warm", "pendulum_ddpg", 8, -180, ("agent.random_fraction=0.04",)),
+            Entry("ddpg", "pendulum_ddpg", 8, -180, ("agent.random_fraction=0.0",)),
+        ),
+        comparisons=(
+            Comparison("td3_warm", "td3", "uniform actions at the beginning"),
+            Comparison("ddpg_warm", "ddpg", "uniform actions at the beginning"),
+        ),
+    ),
+    "dueling": Study(
+        "DQN with value and advantage streams",
+        "Does dueling help, and do its streams need hidden layers of their own? CartPole-v1 with the shipped "
+        "DQN config. `dueling_hidden` splits the network before its last hidden layer, as Wang et al. (2016) "
+        "do.",
+        (
+            Entry("plain", "cartpole_dqn", 16, 475),
+            Entry("dueling", "cartpole_dqn", 16, 475, ("agent.dueling=true",)),
             Entry(
-                "prioritised", "pendulum_ddpg", 8, -180, ("replay.name=prioritised", "run.eval_every=2_000")
+                "dueling_hidden",
+                "cartpole_dqn",
+                16,
+                475,
+                ("agent.dueling=true", "agent.network.hidden=[64]", "agent.dueling_hidden=[64]"),
             ),
         ),
+        comparisons=(
+            Comparison("dueling", "plain", "streams of one layer"),
+            Comparison("dueling_hidden", "plain", "streams with a hidden layer"),
+            Comparison("dueling_hidden", "dueling", "where the network splits"),
+        ),
+    ),
+    "recurrent_dqn_options": Study(
+        "Recurrent DQN: rescaled values",
+        "Do square roots of values (R2D2's rescaling) help? CartPole-v1, whose returns of up to 500 are "
+        "large; the LSTM is not needed there. Returns of ±1 (MemoryChain) are hardly changed by it.",
+        (
+            Entry("plain", "memory_chain_recurrent_dqn", 8, 475, RECURRENT_CARTPOLE),
+            Entry(
+                "rescaled", "memory_chain_recurrent_dqn", 8, 475, (*RECURRENT_CARTPOLE, "agent.rescale=true")
+            ),
+        ),
+        comparisons=(Comparison("rescaled", "plain", "rescaled values"),),
     ),
     "exabooster": Study(
         "ExaBooster at H = 100: improvement factor over the regulator",
@@ -183,7 +316,14 @@ def command(study: str, entry: Entry) -> list[str]:
     return ["train", entry.config, *settings, "--run-dir", f"runs/studies/{study}/{entry.name}", "--resume"]
 
 
+def tuning_folder(study: str) -> Path:
+    return ROOT / "runs" / "studies" / study / "tuning"
+
+
 def train(study: str, only: str | None) -> None:
+    for one in STUDIES[study].tunings:
+        if only in (None, one.name):
+            tuning.train(one, tuning_folder(study))
     for entry in STUDIES[study].entries:
         if only in (None, entry.name):
             run = [sys.executable, "-m", "jaxrl_hpc.cli.main", *command(study, entry)]
@@ -209,24 +349,59 @@ def steps_to_target(metric: str, entry: Entry, run: RunData) -> str:
     return count(reached[0]) if reached else "never"
 
 
+def updates_per_step(run: RunData) -> str:
+    """Gradient steps per environment step, from the counters of the run."""
+    return f"{run.summary['updates'] / run.summary['env_steps']:.2g}" if "updates" in run.summary else "–"
+
+
 def row(study: str, entry: Entry, run: RunData) -> str:
-    s, metric = run.summary, STUDIES[study].metric
+    s, metric, digits = run.summary, STUDIES[study].metric, STUDIES[study].digits
     low, high = s[f"{metric}_interval"]
     value = s[f"{metric}_score"]
-    digits = 3 if metric == "eval_improvement" else 1
+    over = score(np.array(tuning.mean_over_run(run, metric)))
     verdict = "–" if entry.target is None else ("reached" if value >= entry.target else "**missed**")
     cells = [
         entry.name,
         str(s["seeds"]),
         count(s["env_steps"]),
+        updates_per_step(run),
         "–" if entry.target is None else f"{entry.target:g}",
         f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]",
         verdict,
         steps_to_target(metric, entry, run),
+        f"{over.value:.{digits}f} [{over.low:.{digits}f}, {over.high:.{digits}f}]",
         duration(s["wall_seconds"]),
-        f"{count(s['env_steps_per_second'])}/s",
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def compared(study: str, rows: list[tuple[Entry, RunData]]) -> list[str]:
+    """Entries against their controls, if the study has any."""
+    metric = STUDIES[study].metric
+    over_run = {entry.name: tuning.mean_over_run(run, metric) for entry, run in rows}
+    final = {entry.name: list(run.summary[f"{metric}_per_seed"].values()) for entry, run in rows}
+    lines = comparison.table(STUDIES[study].comparisons, over_run, final, STUDIES[study].digits)
+    head = (
+        "Differences of the scores with 95 % bootstrap intervals over seeds; a difference is shown if its "
+        "interval leaves out zero."
+    )
+    return ["", "## Against controls", "", head, "", *lines] if lines else []
+
+
+def tuned(study: str) -> list[str]:
+    """What was tried before, if anything was."""
+    folder = tuning_folder(study)
+    lines: list[str] = []
+    for one in STUDIES[study].tunings:
+        if (folder / one.name).is_dir():
+            lines += ["", *tuning.table(one, folder, STUDIES[study].metric, STUDIES[study].digits)]
+            settings = f", with `{' '.join(one.overrides)}`" if one.overrides else ""
+            lines += ["", f"{one.name}: `{one.config}`{settings}."]
+    head = (
+        f"Settings were chosen on seeds {tuning.FIRST_SEED} and up, which are not reported above; best "
+        "over the run first. Mean and range of fewer than five seeds."
+    )
+    return ["", "## Tuning", "", head, *lines] if lines else []
 
 
 def annotate(figure: Figure, study: Study) -> None:
@@ -283,15 +458,22 @@ def write_page(study: str) -> None:
         "",
         f"![learning curves]({study}.png)",
         "",
-        "| entry | seeds | steps each | target | score [interval] | verdict | reached at | time | steps |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| entry | seeds | steps each | updates per step | target | score [interval] | verdict | reached at "
+        "| over the run | time |",
+        "|---" * 10 + "|",
         *(row(study, entry, run) for entry, run in rows),
         "",
         "Final evaluation: greedy episodes after the last update; a seed's figure is its mean over "
         "episodes, the score their IQM with a bootstrap interval over seeds (mean and range of fewer than "
         "five). "
-        "Reached at: environment steps when the score of evaluations on the way first met the target.",
-        *([f"Not yet run: {', '.join(missing)}.", ""] if missing else [""]),
+        "Reached at: environment steps when the score of evaluations on the way first met the target. Over "
+        "the run: a seed's figure is the mean of its evaluations on the way.",
+        *([f"Not yet run: {', '.join(missing)}."] if missing else []),
+        *compared(study, rows),
+        *tuned(study),
+        "",
+        "## Commands",
+        "",
         "| entry | command | commit |",
         "|---|---|---|",
         *(

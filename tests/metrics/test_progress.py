@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from jaxrl_hpc.metrics.progress import Progress
+from jaxrl_hpc.metrics.progress import Compiling, Progress
 from jaxrl_hpc.metrics.units import count, duration, size
 
 
@@ -80,3 +80,15 @@ def test_terminal_gets_one_live_line() -> None:
 )  # fmt: skip
 def test_units(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_a_terminal_sees_what_is_compiled_and_a_log_one_line() -> None:
+    terminal, said = Terminal(), list[str]()
+    with Compiling("for one seed", said.append, terminal) as compiling:
+        compiling.tell(("step", "evaluate"))
+        compiling.tell(("step",))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert "compiling step for one seed" in text and "0:00:0" in text and not said
+    with Compiling("for one seed", said.append, io.StringIO()) as compiling:
+        compiling.tell(("step",))
+    assert said == ["compiling for one seed …"]

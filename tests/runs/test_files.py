@@ -193,7 +193,7 @@ def test_listing(tmp_path: Path, capsys) -> None:
     for name in ("done", "deep/half", "broken", "bare"):
         run = RunDirectory.open(runs / name, resume=False)
         run.write_config(config)
-    done = dict.fromkeys(SUMMARY_KEYS, 1) | {"env_steps": 5000, "eval_return_iqm": 99.5}
+    done = dict.fromkeys(SUMMARY_KEYS, 1) | {"env_steps": 5000, "eval_return_score": 99.5}
     RunDirectory(runs / "done").write_summary(done)
     half = {"env_steps": 2000, "total_env_steps": 8000, "eval_return": 12.25}
     RunDirectory(runs / "deep/half").write_progress(half)

@@ -13,13 +13,14 @@ from PIL import Image
 
 from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.envs import render
-from jaxrl_hpc.envs.gymnax import NAMES, Config, make
+from jaxrl_hpc.envs.gymnax import Config, make
+from jaxrl_hpc.envs.names import GYMNAX
 from jaxrl_hpc.runtime.play import PlayedEpisode, spread, write_pictures
 from jaxrl_hpc.runtime.train import train
 from tests import small
 
 QUICK = {"total_env_steps": 800, "log_every": 400, "eval_every": 0, "final_eval_episodes": 4}
-DRAWN = [name for name in NAMES if render.find(name)]
+DRAWN = [name for name in GYMNAX if render.find(name)]
 
 
 def drawn(draw, obs) -> np.ndarray:

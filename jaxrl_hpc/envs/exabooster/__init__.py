@@ -18,7 +18,6 @@ from jaxrl_hpc.types import Array, Env, PyTree
 if TYPE_CHECKING:
     from jaxrl_hpc.envs.exabooster.environment import EnvParams, ExaBooster
 
-NAMES = ("ExaBooster-v0", "ExaBoosterContinuous-v0")
 INFO_KEYS = ("abs_error", "regulator_abs_error")  # per step, to be summed over an episode
 
 

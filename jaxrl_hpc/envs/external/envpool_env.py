@@ -12,13 +12,10 @@ from jaxrl_hpc.envs.external.envpool_simulator import Pool, PoolTask
 from jaxrl_hpc.envs.external.envpool_xla import PoolHost, env_of_pool
 from jaxrl_hpc.envs.external.host import Host
 from jaxrl_hpc.envs.external.simulator import ExternalConfig
+from jaxrl_hpc.envs.names import Game, Lander
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Env, EnvSpec
 
-Lander = Literal["LunarLander-v3", "LunarLanderContinuous-v3"]
-Game = Literal["BeamRider-Atari", "Breakout-Atari", "Qbert-Atari", "SpaceInvaders-Atari"]
-LANDERS: tuple[str, ...] = Lander.__args__  # type: ignore[attr-defined]
-GAMES: tuple[str, ...] = Game.__args__  # type: ignore[attr-defined]
 ACTIONS = {"BeamRider-Atari": 9, "Breakout-Atari": 4, "Qbert-Atari": 6, "SpaceInvaders-Atari": 6}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_hpc.envs.external.simulator import StepOutcome, Wrong, conform_rows, in_one_line
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.extras import how_to_install
 from jaxrl_hpc.types import EnvSpec
 
 
@@ -30,7 +31,7 @@ def make_pool(task: PoolTask, copies: int, seed: int) -> Any:
     try:
         import envpool
     except ImportError:
-        raise UserError(f"env.name: {task.id} needs envpool: pip install -e '.[external]'") from None
+        raise UserError(f"env.name: {task.id} needs envpool: {how_to_install('external')}") from None
     given = {"num_envs": copies, "num_threads": 1, "seed": seed % 2**31, **task.settings}
     try:
         return envpool.make(task.id, env_type="gymnasium", **given)

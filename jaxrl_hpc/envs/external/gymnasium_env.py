@@ -17,6 +17,7 @@ from jaxrl_hpc.envs.external.gymnasium_spaces import spec_of
 from jaxrl_hpc.envs.external.gymnasium_vector import Ones, Vector, rule_of
 from jaxrl_hpc.envs.external.simulator import ExternalConfig, Simulator, in_one_line
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.extras import how_to_install
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Env, EnvSpec
 from jaxrl_hpc.user_code import search_working_directory
@@ -42,7 +43,7 @@ def library() -> Any:
         import gymnasium
     except ImportError:
         raise UserError(
-            "env.name: gymnasium environments need gymnasium: pip install -e '.[external]'"
+            f"env.name: gymnasium environments need gymnasium: {how_to_install('external')}"
         ) from None
     return gymnasium
 

@@ -1,0 +1,36 @@
+"""What the scripts of studies compute themselves."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts" / "studies"))
+
+import comparison
+from comparison import Comparison
+
+
+def seeds(mean: float, count: int = 8, key: int = 0) -> list[float]:
+    return list(mean + np.random.default_rng(key).normal(size=count))
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(5.0, "better"), (-5.0, "**worse**")])
+def test_a_difference_beyond_the_spread_of_seeds_is_shown(shift: float, verdict: str) -> None:
+    found = comparison.difference(seeds(shift), seeds(0.0, 12, 1))
+    assert found.low < found.value < found.high
+    assert abs(found.value - shift) < 1 and found.verdict == verdict
+
+
+def test_a_difference_within_the_spread_is_not() -> None:
+    found = comparison.difference(seeds(0.1), seeds(0.0, key=1))
+    assert found.low < 0 < found.high and found.verdict == "no difference shown"
+
+
+def test_controls_that_have_not_run_are_left_out() -> None:
+    pairs = [Comparison("a", "b", "one thing"), Comparison("a", "c", "another")]
+    values = {"a": seeds(1.0), "b": seeds(0.0)}
+    lines = comparison.table(pairs, values, values, 1)
+    assert len(lines) == 3 and "one thing" in lines[2]
+    assert comparison.table(pairs[1:], values, values, 1) == []
