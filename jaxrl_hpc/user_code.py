@@ -157,20 +157,11 @@ def _code_in(value: Any, name: str) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _named_folders(config: Mapping[str, Any]) -> dict[str, str]:
-    """Folders that a config, or the base of a sweep, adds to those searched for modules."""
-    base = config.get("base")
-    run = (base if isinstance(base, Mapping) else config).get("run")
-    folders = run.get("code_dirs") if isinstance(run, Mapping) else None
-    found = folders if isinstance(folders, list | tuple) else []
-    return {f"run.code_dirs.{i}": str(folder) for i, folder in enumerate(found)}
-
-
 def check_trusted(
     folder: str | Path, config: Mapping[str, Any], trust: bool = False, parts: Sequence[str] = SECTIONS
 ) -> None:
     """UserError if the config of a directory names code, and neither `trust` nor this user vouches for it."""
-    code = named_code(config, parts) | _named_folders(config)
+    code = named_code(config, parts)
     if not code or trust or _entry(folder, code).is_file():
         return
     field, name = next(iter(code.items()))
@@ -186,7 +177,7 @@ def remember_trusted(folder: str | Path, config: Mapping[str, Any], parts: Seque
 
     Where the state folder cannot be written, later commands need --trust.
     """
-    code = named_code(config, parts) | _named_folders(config)
+    code = named_code(config, parts)
     if not code:
         return
     entry = _entry(folder, code)

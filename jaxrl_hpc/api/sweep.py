@@ -44,6 +44,7 @@ class Sweep:
         if not Path(path).is_dir():
             raise UserError(f"there is no folder {path} of a sweep")
         self._directory = SweepDirectory(path)
+        self._directory.trust = self._trust = trust
         self._plan = make_plan(load_spec(path, trust=trust))
 
     @property

@@ -50,9 +50,6 @@ def check_same_config(config: Config, saved: dict[str, Any]) -> None:
         changed += [f"{name} is {text!r}" for name, text in here if (name, text) not in there]
         raise UserError(_CHANGED.format("; ".join(changed)))
     free = changeable(config)
-    run = saved.get("run")
-    if isinstance(run, dict):  # nor are its folders searched: the code is that of the given config
-        saved = saved | {"run": run | {"code_dirs": given["run"]["code_dirs"]}}
     changed = [d for d in differences(completed(saved), given) if d.split(" ")[0] not in free]
     if changed:
         raise UserError(_CHANGED.format("; ".join(changed)))
