@@ -146,4 +146,5 @@ def test_nothing_happens_on_import():
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.pop("modules") > 200
-    assert found == {"changed": {}, "registered": [], "fakes": []}
+    # the package itself is of a class of its own: its `agents` and so on are those of the API
+    assert found == {"changed": {}, "registered": [], "fakes": ["jaxrl_hpc"]}

@@ -44,6 +44,7 @@ class Sweep:
         if not Path(path).is_dir():
             raise UserError(f"there is no folder {path} of a sweep")
         self._directory = SweepDirectory(path)
+        self._directory.trust = self._trust = trust
         self._plan = make_plan(load_spec(path, trust=trust))
 
     @property
@@ -107,7 +108,7 @@ class Sweep:
         from jaxrl_hpc.sweeps.report import write_sweep_report
 
         target = Path(output) if output else self._directory.report
-        write_sweep_report(self.path, target)
+        write_sweep_report(self.path, target, trust=self._trust)
         return target
 
     def _done(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ from jaxrl_hpc.api.run import Run
 from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.config.registry import SECTIONS
+from jaxrl_hpc.config.sources import name_run, read_source
 from jaxrl_hpc.envs.external import mpi_ranks
 from jaxrl_hpc.errors import UserError, os_errors_told
+from jaxrl_hpc.runs.naming import claim_folder, in_batch_job, release_folder
 from jaxrl_hpc.runtime import train as runtime
 
 SHORT = {"seeds": "run.seeds", "seed": "run.seed", "steps": "run.total_env_steps", "name": "run.name"}
@@ -42,7 +46,8 @@ def train(
       seeds: how many to train side by side.
       steps: environment steps of each.
       seed: the first of them.
-      name: of the run, hence of its folder: runs/<name>.
+      name: of the run, hence of its folder: runs/<name>. By default that of the config, with a number if
+        there is such a run already; in a batch job, or in several processes, an existing run is refused.
       run_dir: another folder.
       resume: continue the run in that folder, exactly, if there is one.
       overwrite: move an earlier run of that folder to the trash.
@@ -56,27 +61,37 @@ def train(
         raise UserError("resume continues a run, overwrite replaces it: choose one of them")
     short = {"seeds": seeds, "steps": steps, "seed": seed, "name": name}
     given = {SHORT[key]: value for key, value in short.items() if value is not None}
-    settings = configured(config, overrides | given)
-    folder = Path(run_dir or Path("runs") / settings.run.name)
-    ranks = world()
-    with ranks.guard(), os_errors_told():
+    settings, named = configured(config, overrides | given)
+    ranks, say = world(), notebook.voice(quiet)
+    with ranks.guard(), os_errors_told(), contextlib.ExitStack() as stack:
         _check_job(settings, ranks.size)
+        folder = Path(run_dir or Path("runs") / settings.run.name)
+        if not (run_dir or named or resume or overwrite or ranks.size > 1 or in_batch_job()):
+            folder = claim_folder(folder.parent, folder.name)
+            stack.callback(release_folder, folder)  # if no run begins there
+            say(f"run directory {folder}")
         runtime.train(
             settings,
             folder,
             resume=resume,
             overwrite=overwrite,
-            say=notebook.voice(quiet),
+            say=say,
             progress=notebook.progress(quiet),
         )
     return Run(folder)
 
 
-def configured(config: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any]) -> Config:
-    """A validated config with overrides."""
+def configured(
+    config: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any]
+) -> tuple[Config, bool]:
+    """A validated config with overrides, and whether somebody gave the run its name."""
     changes = flat(overrides)
     if isinstance(config, str | Path):
-        return configs.load(config, [override(key, value) for key, value in changes.items()])
+        texts = [override(key, value) for key, value in changes.items()]
+        source, data = read_source(config, texts)
+        named = name_run(data, source)
+        with configs.mistakes_located(source, texts):
+            return configs.from_dict(data), named
     data = config.to_dict() if isinstance(config, Config) else copy.deepcopy(plain(config))
     if not isinstance(data, dict):
         raise UserError(
@@ -84,7 +99,11 @@ def configured(config: str | Path | Mapping[str, Any] | Config, overrides: Mappi
         )
     for key, value in changes.items():
         configs.put(data, key, value)
-    return configs.from_dict(data)
+    made = configs.from_dict(data)
+    if "name" in (data.get("run") or {}):
+        return made, True
+    name = re.sub(r"[^\w.+=-]", "_", f"{made.env.name}_{made.agent.name}")
+    return made.model_copy(update={"run": made.run.model_copy(update={"name": name})}), False
 
 
 def flat(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,26 +15,18 @@ if TYPE_CHECKING:
     from jaxrl_hpc.config.files import json_schema as json_schema
     from jaxrl_hpc.config.files import load as load
     from jaxrl_hpc.config.files import mistakes_located as mistakes_located
-    from jaxrl_hpc.config.files import search_beside as search_beside
     from jaxrl_hpc.config.files import validate as validate
     from jaxrl_hpc.config.sources import CONFIG_DIRS as CONFIG_DIRS
     from jaxrl_hpc.config.sources import apply_override as apply_override
     from jaxrl_hpc.config.sources import find_file as find_file
     from jaxrl_hpc.config.sources import put as put
+    from jaxrl_hpc.config.sources import search_beside as search_beside
     from jaxrl_hpc.read_files import parse_yaml as parse_yaml
     from jaxrl_hpc.read_files import read_yaml as read_yaml
 
 _PLACES = {
-    "config.files": (
-        "Config",
-        "from_dict",
-        "json_schema",
-        "load",
-        "mistakes_located",
-        "search_beside",
-        "validate",
-    ),
-    "config.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put"),
+    "config.files": ("Config", "from_dict", "json_schema", "load", "mistakes_located", "validate"),
+    "config.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put", "search_beside"),
     "read_files": ("parse_yaml", "read_yaml"),
 }
 

@@ -165,17 +165,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """A config file with `section.key=value` overrides, validated."""
     source, data = read_source(path, overrides)
     name_run(data, source)
-    search_beside(source.parent, data)
     with mistakes_located(source, overrides):
         return from_dict(data)
-
-
-def search_beside(folder: Path, data: Mapping[str, Any]) -> None:
-    """Let a config name modules in its folder."""
-    sections = [data.get(section) for section in SECTIONS]
-    names = [str(content.get("name")) for content in sections if isinstance(content, Mapping)]
-    if any(re.match(NAME, name) for name in names):
-        search_in([folder])
 
 
 @contextlib.contextmanager

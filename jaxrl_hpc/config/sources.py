@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.read_files import parse_yaml, read_yaml
+from jaxrl_hpc.user_code import NAME, search_in
 
 SECTION_NAMES = ("agent", "env", "replay", "workflow", "run")
 PACKAGE = Path(str(importlib.resources.files("jaxrl_hpc")))
@@ -91,7 +93,16 @@ def read_source(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, 
         raise UserError(f"{source}: a config holds sections (agent, env, …), not {type(data).__name__}")
     for text in overrides:
         apply_override(data, text)
+    search_beside(source.parent, data)
     return source, data
+
+
+def search_beside(folder: Path, data: Mapping[str, Any]) -> None:
+    """Let a config name modules in its folder."""
+    sections = [data.get(section) for section in SECTION_NAMES]
+    names = [str(content.get("name")) for content in sections if isinstance(content, Mapping)]
+    if any(re.match(NAME, name) for name in names):
+        search_in([folder])
 
 
 def name_run(data: dict[str, Any], source: Path) -> bool:

@@ -14,6 +14,7 @@ import jaxrl_hpc as rl
 from jaxrl_hpc.api import notebook
 from jaxrl_hpc.api.training import flat
 from jaxrl_hpc.metrics.progress import Progress
+from jaxrl_hpc.runs.naming import BATCH_JOBS
 from jaxrl_hpc.runtime.evaluation import load_run
 
 SETTINGS = {
@@ -191,6 +192,40 @@ def test_resume_and_overwrite(run, folder):
     first = rl.train(SETTINGS, run_dir=folder / "over", steps=1200, quiet=True)
     rl.train(SETTINGS, run_dir=folder / "over", steps=1200, seed=5, overwrite=True, quiet=True)
     assert {*first.summary["eval_return_per_seed"]} == {"5"}  # the object reads its folder
+
+
+def test_runs_without_a_name_get_a_number(monkeypatch, tmp_path):
+    """Training is stood in for by a function that only notes where it is to happen."""
+    monkeypatch.chdir(tmp_path)
+    for variable in BATCH_JOBS:
+        monkeypatch.delenv(variable, raising=False)
+    places = []
+
+    def noted(config, folder, **_):
+        places.append(folder)
+        (folder / "config.yaml").write_text("{}")
+
+    monkeypatch.setattr("jaxrl_hpc.runtime.train.train", noted)
+    plain = {section: SETTINGS[section] for section in ("agent", "env", "replay")}
+    for config in (plain, plain, "cartpole_dqn", "cartpole_dqn"):
+        rl.train(config, quiet=True)
+    assert [path.name for path in places] == [
+        "CartPole-v1_dqn",
+        "CartPole-v1_dqn-2",
+        "cartpole_dqn",
+        "cartpole_dqn-2",
+    ]
+    rl.train("cartpole_dqn", name="cartpole_dqn", quiet=True)  # named: training itself refuses it
+    rl.train("cartpole_dqn", resume=True, quiet=True)
+    monkeypatch.setenv(BATCH_JOBS[0], "7")
+    rl.train("cartpole_dqn", quiet=True)
+    assert [path.name for path in places[4:]] == ["cartpole_dqn"] * 3
+
+    monkeypatch.setattr("jaxrl_hpc.runtime.train.train", lambda *_, **__: 1 / 0)
+    monkeypatch.delenv(BATCH_JOBS[0])
+    with pytest.raises(ZeroDivisionError):
+        rl.train("cartpole_ppo", quiet=True)
+    assert not (tmp_path / "runs" / "cartpole_ppo").exists()
 
 
 def test_an_unfinished_run_says_so(tmp_path, run):
