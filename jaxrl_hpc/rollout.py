@@ -8,7 +8,7 @@ where the episode terminated: a time limit is bootstrapped through.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,9 +145,12 @@ def unroll(
 
 
 def example_transition(env: Env, agent: Agent, actor_params: PyTree, copies: RolloutState) -> Transition:
-    """Zeros like one transition, without leading axes; nothing is computed."""
-    step = jax.eval_shape(lambda: unroll(env, agent, actor_params, copies, 1)[1])
-    return jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), step)
+    """Zeros like one transition, without leading axes; nothing is computed, shapes are enough."""
+    step = jax.eval_shape(
+        lambda params, copies: unroll(env, agent, params, copies, 1)[1], actor_params, copies
+    )
+    example: Transition = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), step)
+    return example
 
 
 class Evaluation(NamedTuple):
@@ -169,11 +172,11 @@ def evaluate(
     alive = jnp.ones(num_episodes, bool)
     info = dict.fromkeys(env.spec.info_keys, zeros)
 
-    def going(loop: tuple[Any, ...]) -> Array:
+    def going(loop: PyTree) -> Array:
         step, _, _, _, alive, _ = loop
         return jnp.logical_and(step < limit, alive.any())
 
-    def advance(loop: tuple[Any, ...]) -> tuple[Any, ...]:
+    def advance(loop: PyTree) -> PyTree:
         step, state, returns, length, alive, info = loop
         state, transition, outcome = act_and_step(env, agent, actor_params, state, greedy)
         counted = alive.astype(jnp.float32)

@@ -7,6 +7,7 @@ sweep over it trains many values in one program.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -50,6 +51,16 @@ class AgentConfig(ComponentConfig):
     def window(self) -> int:
         """Consecutive steps that it learns from at once."""
         return 1
+
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        """Of its network, to estimate threads and memory; () if there is nothing to say."""
+        return ()
+
+    @property
+    def recurrent_width(self) -> int:
+        """Width of its recurrent cell; 0: it has none."""
+        return 0
 
 
 S = TypeVar("S", bound=Schema)
@@ -122,3 +133,12 @@ def traced_names(config: Schema | type[Schema]) -> tuple[str, ...]:
 def traced_values(config: Schema) -> dict[str, float]:
     """The traced hyperparameters of a component as plain floats."""
     return {name: float(getattr(config, name)) for name in traced_names(config)}
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"agent": {"name": "dqn"}} -> {"agent.name": "dqn"}."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        inside = isinstance(value, Mapping)
+        found |= flatten(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
+    return found

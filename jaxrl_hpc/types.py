@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PyTree = Any
 Array = jax.Array
 Metrics = dict[str, jax.Array]
-Loops = dict[str, tuple[Callable[[jax.Array, Any], Any], Any]]  # name -> (loop body, its first carry)
+Loops = dict[str, tuple[Callable[[jax.Array, PyTree], PyTree], PyTree]]  # name -> (loop body, first carry)
 
 
 class EnvSpec(NamedTuple):
@@ -67,7 +67,7 @@ class HostHooks(NamedTuple):
     # (act, carry, key, label, folder) saves PNGs of an episode into a folder, where
     # act(carry, obs, key) -> (action, carry) plays one copy and label names the agent
     draw: Callable[..., None] | None = None  # (matplotlib axes, one observation) draws it
-    for_evaluation: Any = None  # an Env to evaluate in, with simulators of its own; None: the same one
+    for_evaluation: Env | None = None  # to evaluate in, with simulators of its own; None: the same one
 
 
 class Env(NamedTuple):
@@ -201,6 +201,9 @@ class Replay(NamedTuple):
     prioritise: Callable[[PyTree, Array, Array], PyTree]  # (state, index [N], priority [N])
     min_steps: int  # environment steps after which it may be sampled (static)
     shared: SharedReplay | None = None  # None: shards that sample alone are as good
+    drawable: Callable[[PyTree], Array] | None = None
+    # state -> [] share of its complete windows that a sample can draw; counts all, so not for every update
+    has_priorities: bool = True  # False: it ignores them
 
 
 class Role(NamedTuple):
@@ -290,7 +293,7 @@ class Workflow(Protocol):
         ...
 
     @property
-    def device(self) -> Any:
+    def device(self) -> jax.Device:
         """Where this process evaluates."""
         ...
 

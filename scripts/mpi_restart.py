@@ -7,8 +7,8 @@
 for bit, as if nothing had happened. When the job breaks, the ranks that broke are named. A job that finished,
 one stopped by a signal after saving (exit code 75) and a mistake in the input (2) are not started again.
 Each rank runs under a guard (this script with --guard), which says when its process is killed: MPICH's
-mpiexec ends the others then, and names any of them. Needs no package but Python itself, so that it works on
-login nodes.
+mpiexec ends the others then, and names any of them. What a killed job left in /dev/shm is removed before the
+next start, on every node. Needs no package but Python itself, so that it works on login nodes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # of this module only Python itself is needed
+from jaxrl_hpc.comm.leftovers import describe, remove_leftovers
 
 FINAL = {0: "finished", 2: "wrong input", 75: "stopped by a signal after saving"}
 # how launchers speak of a process that died: MPICH's mpiexec by PID, Open MPI's and srun by rank
@@ -65,8 +68,16 @@ def blame(output: str, run_dir: Path) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
+def tell_removed() -> None:
+    """Remove the shared memory that earlier jobs left on this node."""
+    if removed := remove_leftovers():
+        where = f"on {socket.gethostname()} that killed jobs left"
+        print(f"mpi_restart: removed {describe(removed)} of shared memory {where}", flush=True)
+
+
 def guard(command: list[str]) -> int:
     """Run a rank's process, pass signals on, and say if it is killed."""
+    tell_removed()
     pid = os.fork()
     if pid == 0:
         if sys.platform == "linux":  # whatever ends the guard ends the process too
@@ -139,6 +150,7 @@ def main() -> int:
     guarded = [sys.executable, str(Path(__file__).resolve()), "--guard", *args.command]
     command = [*launcher, *guarded, *([] if "--resume" in args.command else ["--resume"])]
     for attempt in range(args.restarts + 1):
+        tell_removed()
         status, reasons = run_once(command, run_dir)
         if status in FINAL:
             return status

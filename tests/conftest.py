@@ -1,6 +1,8 @@
 """Shared by all tests: one XLA thread, and compiled programs kept for the whole test run."""
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -8,12 +10,16 @@ os.environ.setdefault("NPROC", "1")
 # subprocesses find the same programs; a folder of our own keeps tests apart from the user's cache
 os.environ.setdefault("JAXRL_HPC_CACHE", str(Path(tempfile.gettempdir()) / "jaxrl_hpc_test_cache"))
 
+# what this user trained is noted there; tests must not write into the real home
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="jaxrl_hpc_state_")
+
 from tests import compiling  # before JAX: it reads these settings when it is imported
 
 import jax  # isort: skip
 import pytest  # isort: skip
 
 compiling.share()
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

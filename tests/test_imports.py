@@ -1,6 +1,10 @@
 """Imports point one way (docs/architecture.md), so that every layer can be understood without those above."""
 
 import ast
+import json
+import subprocess
+import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "jaxrl_hpc"
@@ -26,7 +30,7 @@ APART = {
     "replay": ["agents", "envs", "comm", *FILES],
     "ops": ["comm", *FILES],
     "comm": FILES,
-    "checkpoint": ["comm", "metrics", "report"],
+    "checkpoint": ["comm", "metrics", "runs", "report"],
     "metrics": ["comm", "runs", "report"],
     "runs": ["comm", "metrics", "report"],
     "report": ["comm"],
@@ -82,9 +86,63 @@ def test_imports_point_one_way():
     assert not wrong, wrong
 
 
+def test_parts_of_a_layer_do_not_import_each_other_in_turns():
+    graph: dict[str, set[str]] = {part: set() for part in LEVEL}
+    for path in ROOT.rglob("*.py"):
+        part = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        if part in graph:
+            graph[part] |= imported(path.read_text(), part) - {part}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the cycle
+
+
 def test_what_counts_as_an_import():
     hidden = "if TYPE_CHECKING:\n    from jaxrl_hpc.comm import ranks\n"
     assert forbidden(hidden, "types") == [] and forbidden(hidden, "agents") == ["comm"]
     assert forbidden("from jaxrl_hpc import rollout\n", "rollout") == []
     assert forbidden("def f():\n    import jaxrl_hpc.cli.main\n", "sweeps") == ["cli"]
     assert forbidden("from jaxrl_hpc.replay.sizes import ReplayConfig\n", "agents") == ["replay"]
+
+
+# Imports every module of the package and prints what that changed. Libraries may do as they like: only what
+# our own modules register counts, and what everybody shares.
+IMPORT_ALL = """
+import atexit, importlib, json, logging, pkgutil, signal, sys, threading
+
+registered, register = [], atexit.register
+
+def recording(function, *args, **kwargs):
+    registered.append(sys._getframe(1).f_globals.get("__name__", ""))
+    return register(function, *args, **kwargs)
+
+def shared():
+    loggers = [logging.root, *map(logging.getLogger, logging.root.manager.loggerDict)]
+    return {
+        "path": list(sys.path),
+        "hooks": [repr(hook) for hook in (sys.exit, sys.excepthook, threading.excepthook)],
+        "signals": [repr(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+        "threads": [thread.name for thread in threading.enumerate()],
+        "logging": [repr((log.name, log.filters)) for log in loggers if log.filters],
+    }
+
+before, atexit.register = shared(), recording
+import jaxrl_hpc
+names = [module.name for module in pkgutil.walk_packages(jaxrl_hpc.__path__, "jaxrl_hpc.")]
+for name in names:
+    if not name.rpartition(".")[2].startswith("lib"):  # shared libraries
+        importlib.import_module(name)
+after = shared()
+print(json.dumps({
+    "modules": len(names),
+    "changed": {name: after[name] for name in after if after[name] != before[name]},
+    "registered": [name for name in registered if name.startswith("jaxrl_hpc")],
+    "fakes": [n for n, module in sys.modules.items() if type(module).__module__.startswith("jaxrl_hpc")],
+}))
+"""
+
+
+def test_nothing_happens_on_import():
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("modules") > 200
+    assert found == {"changed": {}, "registered": [], "fakes": []}

@@ -27,6 +27,10 @@ class Config(optimise.OptimiserConfig):
     learning_rate: float = traced(3e-3, "Adam step size", gt=0)
     gamma: float = traced(0.98, "discount", ge=0, le=1)
 
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        return self.network.hidden  # from which threads and memory are estimated
+
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     if spec.num_actions is None:

@@ -27,12 +27,7 @@ def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batc
     if batch_size <= num_envs:
         raise UserError(f"agent.batch_size is {batch_size}: it must exceed the {num_envs} environment copies")
     sizes = replay_sizes(
-        capacity=config.capacity,
-        min_size=config.min_size,
-        num_envs=num_envs,
-        unroll_length=unroll_length,
-        window=window,
-        batch_size=batch_size,
+        config, num_envs=num_envs, unroll_length=unroll_length, window=window, batch_size=batch_size
     )  # the number of slots is a multiple of T: no unroll wraps
 
     def init(example: Transition, hypers: dict[str, Array]) -> Ring:

@@ -42,6 +42,14 @@ class ActorCriticConfig(optimise.OptimiserConfig):
     max_grad_norm: float = traced(0.5, "gradients are scaled down to this global norm; 0: never", ge=0)
     normalise: NormaliseConfig = NormaliseConfig()
 
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        return self.network.hidden
+
+    @property
+    def recurrent_width(self) -> int:
+        return self.lstm
+
 
 class View(NamedTuple):
     """What the present network makes of an unroll."""
@@ -75,7 +83,8 @@ def check_standardised(steps: int, what: str) -> None:
 
 def raw_action(data: Transition) -> Array:
     """The draw that log-probabilities are computed from."""
-    return data.extras.get("raw", data.action)
+    raw: Array = data.extras.get("raw", data.action)
+    return raw
 
 
 def make_core(config: ActorCriticConfig, spec: EnvSpec) -> Core:
@@ -100,7 +109,8 @@ def make_core(config: ActorCriticConfig, spec: EnvSpec) -> Core:
         if not config.lstm:
             return forward(params, obs, (), None)
         view = forward(params, obs[None], carry, jnp.zeros((1, obs.shape[0]), bool))
-        return jax.tree.map(lambda x: x[0], view)
+        first: View = jax.tree.map(lambda x: x[0], view)
+        return first
 
     def init(key: Array, hypers: dict[str, Array]) -> LearnerState:
         obs = as_features(jnp.zeros((1, 1, *spec.obs_shape), spec.obs_dtype), spec, config.network.torso)

@@ -53,6 +53,10 @@ class DQNOptions(optimise.OptimiserConfig):
         """Steps of a replay sample."""
         return self.n_step
 
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        return self.network.hidden
+
 
 class Config(DQNOptions):
     """DQN's settings."""

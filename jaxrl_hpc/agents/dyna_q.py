@@ -118,7 +118,8 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
             steps.append(Transition(obs, action, reward, discount, discount < 0.5, next_obs, ()))
             obs = next_obs
             action = jnp.argmax(q_values(state.params["q"], obs), axis=-1).astype(jnp.int32)
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)
+        simulated: Transition = jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)
+        return simulated
 
     def sweep(state: LearnerState, obs: Array, key: Array) -> tuple[Array, Array]:
         """Starts (states, actions) of all simulated windows, [planning_updates, N, …]."""
@@ -154,7 +155,8 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
 
     def trusted(state: LearnerState) -> Array:
         """Whether simulated steps count; the same for all batches of a plan."""
-        return state.aux.error < state.hypers["model_tolerance"]
+        good: Array = state.aux.error < state.hypers["model_tolerance"]
+        return good
 
     def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
         del key

@@ -3,7 +3,7 @@
     r = pi(a|s) / mu(a|s)
     loss = -min(r A, clip(r, 1 - eps, 1 + eps) A) + value_coef (v - V(s))^2 / 2 - entropy_coef H(pi)
 
-`plan` computes GAE once per unroll and deals its rows out to epochs x minibatches, each epoch in a new
+`minibatches` computes GAE once per unroll and deals its rows out to epochs x minibatches, each epoch in a new
 order; with an LSTM whole environment copies are dealt out, so that sequences stay together.
 """
 
@@ -18,7 +18,7 @@ from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, check_standardised, make_core, raw_action
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import advantages, optimise
-from jaxrl_hpc.ops.shuffle import grid_orders
+from jaxrl_hpc.ops.shuffle import random_orders
 from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, Metrics, PyTree, Unrolls, UpdateInfo
 
@@ -63,9 +63,7 @@ def _deal(rows: PyTree, order: Array, axis: int) -> PyTree:
 def _orders(key: Array, epochs: int, shape: tuple[int, ...], whole_copies: bool) -> Array:
     """One random order per epoch, [epochs, N], of all steps or of whole environment copies."""
     length, copies = shape
-    if whole_copies:
-        return jnp.argsort(jax.random.uniform(key, (epochs, copies)))
-    return grid_orders(key, epochs, length, copies)
+    return random_orders(key, epochs, copies if whole_copies else length * copies)
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
@@ -113,6 +111,12 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
             dealt = dealt._replace(memory=(_deal(start, orders, 0), _deal(starts, orders, 1)))
         return Batch(dealt, jnp.ones(updates_per_unroll), jnp.zeros((updates_per_unroll, 0), jnp.int32))
 
+    def stops(state: LearnerState, kl: Array) -> Array:
+        """Whether an update is skipped because of its KL divergence, or that of one before it."""
+        fresh = state.step % updates_per_unroll == 0  # a new unroll: its first update always counts
+        beyond = jnp.logical_or(state.aux["stopped"], kl > state.hypers["kl_limit"])
+        return jnp.logical_and(jnp.logical_not(fresh), beyond)
+
     def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
         rows: Any = batch.data
         hypers = state.hypers
@@ -145,6 +149,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
 
         grads, metrics = jax.grad(loss, has_aux=True)(state.params)
         if config.kl_stop:
+            metrics["updates_used"] = 1.0 - stops(state, metrics["kl"]).astype(jnp.float32)
             # with the gradients, so that all shards stop at the same mean
             return {"params": grads, "kl": metrics["kl"]}, UpdateInfo(metrics, jnp.zeros((0,)))
         return grads, UpdateInfo(metrics, jnp.zeros((0,)))
@@ -158,11 +163,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         if not config.kl_stop:
             params, opt = updated(grads)
             return state._replace(params=params, opt=opt, step=step)
-        fresh = state.step % updates_per_unroll == 0  # a new unroll: its first update always counts
-        stopped = jnp.logical_and(
-            jnp.logical_not(fresh),
-            jnp.logical_or(state.aux["stopped"], grads["kl"] > state.hypers["kl_limit"]),
-        )
+        stopped = stops(state, grads["kl"])
         old = (state.params, state.opt)
         params, opt = jax.tree.map(lambda o, n: jnp.where(stopped, o, n), old, updated(grads["params"]))
         return state._replace(params=params, opt=opt, step=step, aux={"stopped": stopped})

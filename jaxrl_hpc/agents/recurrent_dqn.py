@@ -58,6 +58,10 @@ class Config(dqn.DQNOptions):
     def window(self) -> int:
         return self.burn_in + self.length
 
+    @property
+    def recurrent_width(self) -> int:
+        return self.lstm
+
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     if spec.num_actions is None:

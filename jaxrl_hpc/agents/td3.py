@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.networks.actor import DeterministicActor
 from jaxrl_hpc.networks.critic import Critics
+from jaxrl_hpc.networks.policy import DeterministicActor
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
 from jaxrl_hpc.ops import noise, optimise
 from jaxrl_hpc.ops.returns import fold_window, take_step
@@ -57,6 +57,10 @@ class TD3Options(optimise.OptimiserConfig):
     def window(self) -> int:
         """Steps of a replay sample."""
         return self.n_step
+
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        return self.network.hidden
 
 
 class Config(TD3Options):

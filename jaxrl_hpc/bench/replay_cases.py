@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrl_hpc.replay import kernels, lazy, prioritised, sum_tree
+from jaxrl_hpc.replay import kernels, prioritised, sum_tree
 from jaxrl_hpc.schema import traced_values
-from jaxrl_hpc.types import Transition
+from jaxrl_hpc.types import Replay, Transition
 
 ADDED = 16
 
@@ -167,28 +167,28 @@ def payload_ours(capacity: int, batch: int) -> Iterator[ReplayCase]:
         yield ReplayCase("jaxrl_hpc", f"payload {op}", capacity, batch, 8, python_calls(run, 200))
 
 
-def insertion_cases(capacity: int, items: int) -> Iterator[ReplayCase]:
-    """Inserting items one by one against reserve, write, one commit; microseconds for all of them."""
-    config = prioritised.Config(capacity=capacity)
-    replay = lazy.make(config, batch_size=32)
-    data = jax.tree.map(jnp.asarray, transitions(items))
+def insertion_cases(capacity: int, unrolls: int) -> Iterator[ReplayCase]:
+    """Adding unrolls one by one, or all of them at once; microseconds for all of them."""
+    config = prioritised.Config(capacity=capacity, min_size=1)
+    data = jax.tree.map(jnp.asarray, transitions(unrolls))
+    example = jax.tree.map(lambda x: x[0, 0], data)
 
-    def insert(state: Any, data: Any, number: int) -> Any:
-        state, tickets = replay.reserve(state, number)
-        return replay.commit(replay.write(state, tickets, data), tickets, None)
+    def replay(length: int) -> Replay:
+        return prioritised.make(config, num_envs=1, unroll_length=length, window=1, batch_size=32)
+
+    single, whole = replay(1), replay(unrolls)
 
     def each(state: Any, key: Any, i: Any) -> Any:
         def one(j: Any, state: Any) -> Any:
-            item = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, j, 1), data)
-            return insert(state, item, 1)
+            unroll = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, j, 1), data)
+            return single.add(state, unroll, None)
 
-        return lax.fori_loop(0, items, one, state)
+        return lax.fori_loop(0, unrolls, one, state)
 
     def together(state: Any, key: Any, i: Any) -> Any:
-        return insert(state, data, items)
+        return whole.add(state, data, None)
 
-    example = jax.tree.map(lambda x: x[0], data)
-    for name, step in {"insert one by one": each, "insert lazily": together}.items():
-        hypers = {name: jnp.float32(value) for name, value in traced_values(config).items()}
-        start = replay.init(example, hypers)
-        yield ReplayCase("jaxrl_hpc", name, capacity, items, config.fanout, compiled_loop(step, start, 100))
+    for name, memory, step in (("insert one by one", single, each), ("insert at once", whole, together)):
+        hypers = {key: jnp.float32(value) for key, value in traced_values(config).items()}  # donated
+        start = memory.init(example, hypers)
+        yield ReplayCase("jaxrl_hpc", name, capacity, unrolls, config.fanout, compiled_loop(step, start, 100))

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_hpc.checkpoint import DAMAGED
 from jaxrl_hpc.checkpoint.arrays import plan_arrays, read_arrays
 from jaxrl_hpc.checkpoint.blocks import BrokenCheckpoint, DataFile, PieceReader, sync_directory
 from jaxrl_hpc.checkpoint.leaves import Signature, check_match, from_host, full_paths, split
@@ -46,7 +47,6 @@ from jaxrl_hpc.checkpoint.manifest import (
 )
 from jaxrl_hpc.checkpoint.rings import plan_ring, read_ring
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runs.files import DAMAGED
 from jaxrl_hpc.types import PyTree
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Checkpointer:
         is logged and the one before it used. UserError if there is none or the structure differs.
         """
         manifest, arrays, signatures = self._load(step)
-        check_match(signatures, like, f"checkpoint of step {manifest['step']} in {self.directory}")
+        check_match(signatures, like, f"checkpoint of iteration {manifest['step']} in {self.directory}")
         paths, structure = full_paths(like)
         place = place or (lambda leaf: leaf)
         # pop: a placed leaf's host copy is freed before the next is placed
@@ -157,7 +157,7 @@ class Checkpointer:
             for text in problems:
                 logger.warning("%s; going back to an older checkpoint", text)
             return manifest, arrays, signatures
-        wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
+        wanted = "checkpoint" if step is None else f"checkpoint of iteration {step}"
         if problems:
             raise UserError(f"no good {wanted} in {self.directory}: {'; '.join(problems)}")
         raise UserError(f"there is no {wanted} in {self.directory}")

@@ -3,10 +3,11 @@
 examples:
   jaxrl-hpc doctor
   jaxrl-hpc doctor --no-mpi
+  jaxrl-hpc doctor --clean             also remove shared memory that killed jobs left
   jaxrl-hpc doctor --mpiexec /opt/mpi/bin/mpiexec --deadline 120
   jaxrl-hpc doctor --install-mpi         mpi4py and mpi4jax for the MPI in use, then the checks
 
-Looks at versions, devices, threads, memory, the compilation cache, compiled parts, Slurm, and
+Looks at versions, devices, threads, memory, the compilation cache, compiled parts, Slurm and /dev/shm, and
 starts two MPI ranks that do an mpi4jax allreduce inside jit and use a one-sided window.
 
 exit codes: 0 all that is needed works; 1 something is broken. What is merely absent (MPI on a laptop,
@@ -22,6 +23,9 @@ MARKS = {"ok": ("green", "works"), "note": ("yellow", "note"), "broken": ("red",
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-mpi", action="store_true", help="leave out the MPI self-test")
+    parser.add_argument(
+        "--clean", action="store_true", help="remove your segments in /dev/shm that no process uses"
+    )
     parser.add_argument("--mpiexec", metavar="PATH", help="the launcher to test (default: the one found)")
     parser.add_argument(
         "--install-mpi",
@@ -46,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         from jaxrl_hpc.cli.install_mpi import install_mpi
 
         install_mpi()
-    checks = list(local_checks())
+    checks = list(local_checks(args.clean))
     if not args.no_mpi:
         with console.status("starting two MPI ranks …"):
             checks.append(mpi(args.mpiexec, args.deadline))

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import psutil
 
 from jaxrl_hpc import __version__
+from jaxrl_hpc.comm import leftovers
 from jaxrl_hpc.extras import INSTALL_MPI, how_to_install
 from jaxrl_hpc.runtime import machine
 
@@ -140,12 +142,35 @@ def compiled_parts() -> Check:
     return Check("compiled parts", NOTE, f"missing: {', '.join(missing)}", advice)
 
 
-def slurm() -> Check:
-    here = [name for name in ("sbatch", "srun", "sinfo") if shutil.which(name)]
-    job = os.environ.get("SLURM_JOB_ID")
+def slurm(seconds: float = 10.0) -> Check:
+    """Commands alone are no cluster: the controller is asked."""
+    here = [name for name in ("sbatch", "srun", "scontrol") if shutil.which(name)]
     if not here:
         return Check("Slurm", NOTE, "not on this machine: everything but batch jobs works without it")
-    return Check("Slurm", OK, f"{', '.join(here)} found" + (f"; inside job {job}" if job else ""))
+    advice = "Batch jobs need slurm.conf (or SLURM_CONF) and a slurmctld that runs; all else works without."
+    found = f"{', '.join(here)} found"
+    try:
+        asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=seconds)
+    except OSError:
+        return Check("Slurm", NOTE, f"{found}, but no scontrol to ask it with", advice)
+    except subprocess.TimeoutExpired:
+        return Check("Slurm", NOTE, f"{found}, but no answer within {seconds:.0f} s", advice)
+    lines = [line.strip() for line in (asked.stdout + "\n" + asked.stderr).splitlines() if line.strip()]
+    up = [line for line in lines if re.search(r"\bis UP\b", line)]
+    if not up:
+        return Check("Slurm", NOTE, f"{found}, but it does not work: {(lines or ['no message'])[0]}", advice)
+    job = os.environ.get("SLURM_JOB_ID")
+    return Check("Slurm", OK, f"{found}; {up[0]}" + (f"; inside job {job}" if job else ""))
+
+
+def shared_memory(clean: bool = False) -> Check:
+    """Segments that killed jobs left in /dev/shm."""
+    if clean and (removed := leftovers.remove_leftovers()):
+        return Check("shared memory", OK, f"removed {leftovers.describe(removed)} that killed jobs left")
+    if found := leftovers.leftovers():
+        text = f"{leftovers.describe(found)} in {leftovers.FOLDER} left by killed jobs of yours"
+        return Check("shared memory", NOTE, text, "Remove them with: jaxrl-hpc doctor --clean")
+    return Check("shared memory", OK, "killed jobs left nothing behind")
 
 
 def extras() -> Check:
@@ -164,10 +189,11 @@ def extras() -> Check:
     return Check("extras", OK if complete else NOTE, text, advice)
 
 
-def local_checks() -> Iterator[Check]:
-    """All that needs no other process."""
+def local_checks(clean: bool = False) -> Iterator[Check]:
+    """All that needs no ranks."""
     for check in (versions, devices, threads, memory, compilation_cache, compiled_parts, extras, slurm):
         yield check()
+    yield shared_memory(clean)
 
 
 def find_mpiexec() -> str | None:

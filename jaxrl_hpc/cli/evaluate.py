@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 
-MAX_EPISODES = 10_000_000  # per seed
+from jaxrl_hpc.user_code import TRUST_HELP
+
+MAX_EPISODES = 1_000_000  # per seed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="env.KEY=VALUE", help="settings of the environment")
     parser.add_argument("--episodes", type=int, default=100, help="episodes per seed (default 100)")
     parser.add_argument("--seed", type=int, default=1, help="which set of start states (default 1)")
+    parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -36,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         mpi_ranks.serve()  # only an environment that is a parallel program needs more than one rank
         return 0
     with ranks.guard(), os_errors_told():
-        result = evaluate_run(args.run_dir, args.episodes, args.seed, args.overrides)
+        result = evaluate_run(args.run_dir, args.episodes, args.seed, args.overrides, trust=args.trust)
         mpi_ranks.stop()
     if args.json:
         print(json.dumps(result))

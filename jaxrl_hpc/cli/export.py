@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 
+from jaxrl_hpc.user_code import TRUST_HELP
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="folder of a run")
     parser.add_argument("--out", metavar="DIR", help="where to put it (default: export/ in the run's folder)")
     parser.add_argument("--seed", type=int, help="which of the run's seeds (default: the first)")
+    parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     from jaxrl_hpc.export import export_run
 
-    metadata = export_run(args.run_dir, args.out, args.seed)
+    metadata = export_run(args.run_dir, args.out, args.seed, trust=args.trust)
     folder = Path(args.out) if args.out else Path(args.run_dir) / "export"
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     kinds = " or ".join(metadata["programs"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import itertools
 import logging
@@ -12,8 +13,10 @@ import sys
 import textwrap
 
 from jaxrl_hpc import __version__
+from jaxrl_hpc.comm.exit_without_finalize import with_status
 from jaxrl_hpc.errors import UserError, os_errors_told
 from jaxrl_hpc.extras import missing_extras_told
+from jaxrl_hpc.user_code import working_directory_last
 
 # name -> (module, one line of help); modules are imported only when used
 COMMANDS = {
@@ -89,6 +92,11 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """The command line -> exit status."""
+    return with_status(functools.partial(_run, argv))
+
+
+def _run(argv: list[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     # XLA's own banners (slow compiles, CPU features) are for its developers; errors reach us as exceptions
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -114,4 +122,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    working_directory_last()
     sys.exit(main())

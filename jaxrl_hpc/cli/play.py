@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 
+from jaxrl_hpc.user_code import TRUST_HELP
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="folder of a run")
@@ -20,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", type=int, default=240, help="most pictures in the GIF (default 240)")
     parser.add_argument("--seed", type=int, default=0, help="which start states (default 0)")
     parser.add_argument("--run-seed", type=int, help="which of the run's seeds plays (default: the first)")
+    parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("episodes", "frames"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name}: should be at least 1 (it is {getattr(args, name)})")
-    for path in play_run(args.run_dir, args.out, args.episodes, args.seed, args.frames, args.run_seed):
+    options = (args.out, args.episodes, args.seed, args.frames, args.run_seed)
+    for path in play_run(args.run_dir, *options, trust=args.trust):
         print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB)")
     return 0

@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jaxrl_hpc.user_code import TRUST_HELP
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="folders of runs, or of a sweep")
     parser.add_argument("--output", help="the page (default: report.html in the first run's folder)")
+    parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
         if len(folders) > 1:
             raise UserError(f"{sweeps[0]} is a sweep, which has a page of its own: give it alone")
-        write_sweep_report(sweeps[0], output)
+        write_sweep_report(sweeps[0], output, trust=args.trust)
     else:
         from jaxrl_hpc.report.page import write_report
 

@@ -26,6 +26,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from jaxrl_hpc.user_code import TRUST_HELP
+
 ACTIONS = {
     "plan": "show the trials and how they are packed into tasks",
     "run": "run all tasks here, or one of them",
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.add_argument("file", metavar="FILE", help="a sweep file, its name, or the folder of a sweep")
         sub.add_argument("overrides", nargs="*", metavar="key=value", help="such as run.total_env_steps=5000")
         sub.add_argument("--dir", help="folder of the sweep (default: runs/sweeps/<name>)")
+        sub.add_argument("--trust", action="store_true", help=TRUST_HELP)
         if name in ("plan", "status"):
             sub.add_argument("--json", action="store_true", help="print JSON instead of text")
         if name == "run":
@@ -78,9 +81,10 @@ def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.sweeps.plan import make_plan
     from jaxrl_hpc.sweeps.spec import load_spec
 
-    spec = load_spec(args.file, tuple(args.overrides))
+    spec = load_spec(args.file, tuple(args.overrides), trust=args.trust)
     plan = make_plan(spec)
     directory = SweepDirectory.of(spec, args.dir, args.file)
+    directory.trust = args.trust
     if args.action == "plan":
         sweep_text.show_plan(plan, directory, args.json)
     elif args.action == "status":

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxrl_hpc.checkpoint.verify import verify_run
+    from jaxrl_hpc.runs.verify import verify_run
 
     verdicts = verify_run(args.run_dir)
     newest_good = bool(verdicts) and verdicts[0].good

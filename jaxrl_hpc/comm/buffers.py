@@ -1,67 +1,52 @@
-"""A tree of arrays as one flat buffer of bytes, for messages and windows: no pickling, no copy when unpacked.
+"""A tree of arrays as one flat buffer of bytes on the host, for messages and windows: no pickling, no copy
+when unpacked. Inside compiled programs ops/row_packing.py does the like; ops/tree_layout.py describes both.
 
-    packing = BufferLayout.of(jax.eval_shape(function, ...))   # or of a tree of arrays
-    buffer = packing.empty()
-    packing.pack(tree, buffer)
-    tree = packing.unpack(buffer)                         # NumPy views into the buffer
+    layout = BufferLayout.of(jax.eval_shape(function, ...))   # or of a tree of arrays
+    buffer = layout.empty()
+    layout.pack(tree, buffer)
+    tree = layout.unpack(buffer)                              # NumPy views into the buffer
 
 Leaves lie one after the other, each at a multiple of 64 bytes, typed keys as their data. Sender and receiver
 must have the same layout, which `agree` compares at the start.
 
 Views share the buffer's memory, and JAX may use aligned NumPy memory without copying it. Copy what is kept
-(`packing.unpack(buffer.copy())`) before the buffer is overwritten.
+(`layout.unpack(buffer.copy())`) before the buffer is overwritten.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_hpc.ops.tree_layout import LeafLayout, leaf_layouts, place
 from jaxrl_hpc.types import PyTree
 
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
 ALIGNMENT = 64  # bytes: required by XLA for memory that it uses in place
-
-
-class Leaf(NamedTuple):
-    """One array of the tree in the buffer."""
-
-    path: str
-    offset: int
-    nbytes: int
-    shape: tuple[int, ...]  # of the key data for keys
-    dtype: np.dtype
-    key: str | None  # generator of a typed key
-
-    def describe(self) -> str:
-        kind = f"key {self.key} " if self.key else ""
-        return f"{self.path or 'the tree'} {kind}{self.dtype.name}{list(self.shape)}"
 
 
 class BufferLayout(NamedTuple):
     """The layout of one kind of tree."""
 
-    leaves: tuple[Leaf, ...]
-    structure: Any  # treedef
+    leaves: tuple[LeafLayout, ...]
+    structure: Any  # treedef; None: that of another rank
     nbytes: int  # of the buffer, a multiple of ALIGNMENT
     fingerprint: int  # 63 bits of a hash over paths, shapes and dtypes
 
     @staticmethod
     def of(tree: PyTree) -> BufferLayout:
         """The layout of trees like this one: arrays, typed keys, scalars or ShapeDtypeStructs of these."""
-        pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
-        leaves, offset = [], 0
-        for path, value in pairs:
-            shape, dtype, key = _signature(value)
-            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            leaves.append(Leaf(jax.tree_util.keystr(path), offset, nbytes, shape, dtype, key))
-            offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        leaves, structure = leaf_layouts(tree)
+        leaves, nbytes = place(leaves, ALIGNMENT)
         text = "\n".join(leaf.describe() for leaf in leaves)
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        return BufferLayout(tuple(leaves), structure, offset, int.from_bytes(digest, "little") >> 1)
+        return BufferLayout(tuple(leaves), structure, nbytes, int.from_bytes(digest, "little") >> 1)
 
     def empty(self) -> np.ndarray:
         """A buffer [nbytes] uint8, aligned; its content is undefined."""
@@ -100,7 +85,7 @@ class BufferLayout(NamedTuple):
             return f"{len(self.leaves)} against {len(other.leaves)} arrays"
         return None
 
-    def agree(self, comm: Any, what: str) -> None:
+    def agree(self, comm: Intracomm, what: str) -> None:
         """Collective: all ranks have this layout, or all fail with one sentence."""
         everyone = comm.allgather((self.leaves, self.nbytes, self.fingerprint))
         first = BufferLayout(everyone[0][0], None, everyone[0][1], everyone[0][2])
@@ -126,21 +111,6 @@ def aligned(nbytes: int) -> np.ndarray:
     return raw[begin : begin + nbytes]
 
 
-def _signature(value: Any) -> tuple[tuple[int, ...], np.dtype, str | None]:
-    """Shape and dtype of what is packed, and the generator of a typed key."""
-    typed = hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-    if not typed:
-        value = value if hasattr(value, "dtype") else np.asarray(value)
-        return tuple(value.shape), np.dtype(value.dtype), None
-    names = []
-
-    def data(key: jax.Array) -> jax.Array:
-        names.append(str(jax.random.key_impl(key)))  # refuses a ShapeDtypeStruct, not a tracer
-        return jax.random.key_data(key)
-
-    words = jax.eval_shape(data, jax.ShapeDtypeStruct(value.shape, value.dtype))
-    return tuple(words.shape), np.dtype(words.dtype), names[0]
-
-
-def _view(leaf: Leaf, buffer: np.ndarray) -> np.ndarray:
-    return buffer[leaf.offset : leaf.offset + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+def _view(leaf: LeafLayout, buffer: np.ndarray) -> np.ndarray:
+    data: np.ndarray = buffer[leaf.offset : leaf.offset + leaf.nbytes].view(leaf.dtype)
+    return data.reshape(leaf.shape)

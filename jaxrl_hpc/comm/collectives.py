@@ -63,8 +63,10 @@ class Collectives(NamedTuple):
         from mpi4py import MPI
 
         if self._summed(kind):
-            return mpi4jax.allreduce(vector, op=MPI.SUM, comm=self.comm)
-        return mpi4jax.allgather(vector, comm=self.comm).reshape(self.layout.shards, -1)
+            total: Array = mpi4jax.allreduce(vector, op=MPI.SUM, comm=self.comm)
+            return total
+        everyone: Array = mpi4jax.allgather(vector, comm=self.comm)
+        return everyone.reshape(self.layout.shards, -1)
 
     def finish(self, kind: Kind, vector: Array, like: PyTree) -> PyTree:
         if kind == "gather":
@@ -96,7 +98,8 @@ def ordered_sum(terms: Array) -> Array:
     sign = lax.bitcast_convert_type(terms.reshape(-1)[0], jnp.int32) < 0
     bit = sign.astype(jnp.int32)
     count = terms.shape[0] + bit * (bit - 1)  # + 0
-    return lax.fori_loop(jnp.int32(1), count, lambda i, total: total + terms[i], terms[0])
+    result: Array = lax.fori_loop(jnp.int32(1), count, lambda i, total: total + terms[i], terms[0])
+    return result
 
 
 def broadcast(collectives: Collectives | None, tree: PyTree | None, like: PyTree) -> PyTree:

@@ -4,71 +4,79 @@ MPI_Finalize would block forever, or crash, and a finished run would end with an
 exits without it: it flushes its output, waits for the other ranks, tells the launcher that it has finished,
 and exits with its own status. Without that message launchers kill the remaining ranks once the first one
 has exited, and a rank that a busy machine runs a little later ends by signal 9.
+
+Functions called at exit are not told the status. A program therefore passes its main function through
+`with_status`, as the command line does; otherwise an uncaught exception counts as 1 and all else as 0.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import select
 import sys
 import time
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 LOOK_SECONDS = 0.01
 FAILED_SECONDS = 60.0  # that one with an error waits for the others, which may not come
 FINISHED_SECONDS = 3600.0  # that one without waits: others may still write or evaluate
 ANSWER_SECONDS = 10.0  # for the launcher to confirm that it knows
-_meeting: Any = None  # a communicator
-_status = 0
+_comm: Any = None  # of all ranks, once one of them is stuck
+_status: int | None = None  # None: nobody said
 
 
 def stuck() -> bool:
     """Whether this job has left something behind inside MPI; the same on all ranks."""
-    return _meeting is not None
+    return _comm is not None
 
 
-def remember(comm: Any) -> None:
+def remember(comm: Intracomm) -> None:
     """Mark all ranks of `comm` as stuck; the communicator is kept for one more barrier."""
-    global _meeting
-    if _meeting is None:
-        _note_status()
-    _meeting = comm
+    global _comm
+    prepare()
+    _comm = comm
 
 
-def _note_status() -> None:
-    """Functions that are called at exit are not told the status: it is seen where it is given."""
-    plain_exit, plain_hook = sys.exit, sys.excepthook
-
-    def leave(status: Any = None, /) -> NoReturn:
-        global _status
-        _status = status if isinstance(status, int) else int(status is not None)
-        plain_exit(status)
-
-    def failed(*error: Any) -> None:
-        global _status
-        _status = 1
-        plain_hook(*error)
-
-    sys.exit, sys.excepthook = leave, failed
+@functools.cache
+def prepare() -> None:
+    """To be called when MPI starts: what is registered for exit later still runs before `_exit`."""
+    atexit.register(_exit)
 
 
-@atexit.register  # on import, so that what others register later comes before it
-def _leave() -> None:
+def with_status(main: Callable[[], int]) -> int:
+    """Calls the main function of a program; what it returns or raises becomes the exit status."""
+    global _status
+    _status = 1
+    try:
+        _status = main()
+    except SystemExit as error:
+        _status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    return _status
+
+
+def _exit() -> None:
     if not stuck():
         return
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    request, begin = _meeting.Ibarrier(), time.monotonic()
-    backoff = FAILED_SECONDS if _status else FINISHED_SECONDS
+    status = int(hasattr(sys, "last_value")) if _status is None else _status  # set by uncaught exceptions
+    request, begin = _comm.Ibarrier(), time.monotonic()
+    limit = FAILED_SECONDS if status else FINISHED_SECONDS
     while not request.Test():
-        if time.monotonic() - begin > backoff:
-            _without_the_others(backoff)
+        if time.monotonic() - begin > limit:
+            _without_the_others(limit, status)
         time.sleep(LOOK_SECONDS)
     _tell_launcher()
-    os._exit(_status)
+    os._exit(status)
 
 
 def _tell_launcher() -> None:
@@ -84,11 +92,11 @@ def _tell_launcher() -> None:
         pass  # no launcher is listening
 
 
-def _without_the_others(waited: float) -> NoReturn:
-    rank = _meeting.Get_rank()
+def _without_the_others(waited: float, status: int) -> NoReturn:
+    rank = _comm.Get_rank()
     print(
         f"rank {rank} has ended and waited {waited:g} s for the others; it leaves.",
         file=sys.stderr,
         flush=True,
     )
-    os._exit(_status or 2)
+    os._exit(status or 2)

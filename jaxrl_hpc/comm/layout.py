@@ -12,12 +12,13 @@ over the devices of a process; everything else is the same on all devices.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.errors import UserError
 
 DEVICE = "device"  # the mesh axis
@@ -29,7 +30,7 @@ class Layout(NamedTuple):
     shards: int
     ranks: int
     rank: int
-    devices: tuple[Any, ...]  # of this process
+    devices: tuple[jax.Device, ...]  # of this process
 
     @property
     def local(self) -> int:
@@ -63,7 +64,9 @@ class Layout(NamedTuple):
         return f"{self.shards} shards on {ranks} × {devices}"
 
 
-def choose_devices(found: list[Any], wanted: int, local_rank: int, local_size: int) -> tuple[Any, ...]:
+def choose_devices(
+    found: list[jax.Device], wanted: int, local_rank: int, local_size: int
+) -> tuple[jax.Device, ...]:
     """The devices that a process uses.
 
     Processes on one node share out its accelerators evenly; host devices belong to their process alone.
@@ -86,7 +89,7 @@ def choose_devices(found: list[Any], wanted: int, local_rank: int, local_size: i
     return tuple(share[:wanted])
 
 
-def make_layout(shards: int, devices: int, ranks: Any) -> Layout:
+def make_layout(shards: int, devices: int, ranks: Ranks) -> Layout:
     """The layout of this job; `devices` as in the config, 0 for as many as there are."""
     chosen = choose_devices(jax.local_devices(), devices, ranks.local_rank, ranks.local_size)
     workers = ranks.size * len(chosen)

@@ -10,17 +10,20 @@ bytes, on a communicator of its own."""
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxrl_hpc.comm.buffers import aligned
 
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
 
 class Outbox:
     """Sends without waiting. Buffers are kept until MPI has sent them and must not be written to again."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Intracomm) -> None:
         from mpi4py import MPI
 
         self._comm, self._byte = comm, MPI.BYTE
@@ -34,11 +37,16 @@ class Outbox:
         """Whether all buffers have been sent."""
         return all(request.Test() for request, _ in self._sending)
 
+    def flush(self) -> None:
+        """Wait until they have."""
+        for request, _ in self._sending:
+            request.Wait()
+
 
 class Inbox:
     """Messages to this rank, received without waiting; those of one sender stay in order."""
 
-    def __init__(self, comm: Any, source: int | None = None, tag: int | None = None) -> None:
+    def __init__(self, comm: Intracomm, source: int | None = None, tag: int | None = None) -> None:
         from mpi4py import MPI
 
         self._byte, self._status = MPI.BYTE, MPI.Status()
@@ -104,7 +112,7 @@ class ControlMessage(NamedTuple):
 class Control:
     """Control messages of one rank. Made by all ranks together."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Intracomm) -> None:
         own = comm.Clone()
         self._inbox, self._outbox = Inbox(own), Outbox(own)
 

@@ -14,10 +14,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from jaxrl_hpc.comm import exit_without_finalize
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.extras import INSTALL_MPI
@@ -91,7 +92,7 @@ class Ranks:
 
     def first_does(self, function: Callable[[], T]) -> T:
         """Rank 0 calls it; all get what it returned, or fail as it failed."""
-        result: Any = None
+        result: T | None = None
         problem: str | None = None
         if self.first:
             try:
@@ -101,11 +102,11 @@ class Ranks:
         result, problem = self.share((result, problem))
         if problem is not None:
             raise UserError(problem)
-        return result
+        return cast(T, result)
 
     def all_succeed(self, function: Callable[[], T]) -> T:
         """Every rank calls it; if one fails, all fail, with a message that names the rank."""
-        result: Any = None
+        result: T | None = None
         problem: str | None = None
         try:
             result = function()
@@ -114,7 +115,7 @@ class Ranks:
         problems = self._host.allgather(problem) if self._host else [problem]
         if any(p is not None for p in problems):
             raise UserError(self.summary_of(problems))
-        return result
+        return cast(T, result)
 
     def summary_of(self, problems: list[str | None]) -> str:
         """The problems and the ranks that had them, each problem once."""
@@ -200,4 +201,5 @@ def world() -> Ranks:
             f"the launcher started {expected} processes, but MPI sees {size}: it belongs to another MPI than "
             f"mpi4py, which uses {library}; start with that library's mpiexec (jaxrl-hpc doctor finds it)"
         )
+    exit_without_finalize.prepare()
     return Ranks(MPI.COMM_WORLD)

@@ -120,7 +120,7 @@ class TwoSidedLearner:
 
     def waiting(self) -> int:
         """Actors with a message in flight."""
-        probed = sum(self._messages.Iprobe(source=rank, tag=DATA) for rank in self._actors)
+        probed = sum(bool(self._messages.Iprobe(source=rank, tag=DATA)) for rank in self._actors)
         return probed + len(self._inbox)
 
     def close(self) -> None:

@@ -134,7 +134,8 @@ class Watchdog:
 
     def _read(self, rank: int) -> dict[str, Any]:
         try:
-            return json.loads((self.folder / f"{rank}.json").read_text())
+            found: dict[str, Any] = json.loads((self.folder / f"{rank}.json").read_text())
+            return found
         except (OSError, ValueError):
             return {}
 

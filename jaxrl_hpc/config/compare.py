@@ -7,6 +7,12 @@ from typing import Any
 from jaxrl_hpc.config.files import Config, from_dict
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import changeable_names
+from jaxrl_hpc.user_code import named_code
+
+_CHANGED = (
+    "--resume continues a run exactly, but its config has changed: {}. "
+    "Undo that, or start a new run with another --run-dir"
+)
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -33,11 +39,17 @@ def completed(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_same_config(config: Config, saved: dict[str, Any]) -> None:
-    """Refuse to continue a run whose result the changes would alter."""
+    """Refuse to continue a run whose result the changes would alter.
+
+    Code that only the saved config names is not imported: nobody vouches for it.
+    """
+    given = config.to_dict()
+    if (code := named_code(saved)) != named_code(given):
+        there, here = (sorted(named.items()) for named in (code, named_code(given)))
+        changed = [f"{name} was {text!r}" for name, text in there if (name, text) not in here]
+        changed += [f"{name} is {text!r}" for name, text in here if (name, text) not in there]
+        raise UserError(_CHANGED.format("; ".join(changed)))
     free = changeable(config)
-    changed = [d for d in differences(completed(saved), config.to_dict()) if d.split(" ")[0] not in free]
+    changed = [d for d in differences(completed(saved), given) if d.split(" ")[0] not in free]
     if changed:
-        raise UserError(
-            f"--resume continues a run exactly, but its config has changed: {'; '.join(changed)}. "
-            "Undo that, or start a new run with another --run-dir"
-        )
+        raise UserError(_CHANGED.format("; ".join(changed)))

@@ -26,8 +26,8 @@ class RunConfig(Schema):
     )
     log_every: int = static(2_000, "environment steps between rows of training metrics", ge=1)
     eval_every: int = static(10_000, "environment steps between evaluations; 0: only at the end", ge=0)
-    eval_episodes: int = static(32, "episodes of one evaluation", ge=1, le=10_000_000)
-    final_eval_episodes: int = static(128, "episodes of the evaluation at the end", ge=1, le=10_000_000)
+    eval_episodes: int = static(32, "episodes of one evaluation", ge=1, le=1_000_000)
+    final_eval_episodes: int = static(128, "episodes of the evaluation at the end", ge=1, le=1_000_000)
     checkpoint_seconds: float = static(
         300.0, "seconds between checkpoints; one is always made at the end", ge=0, changeable=True
     )

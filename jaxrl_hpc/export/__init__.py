@@ -33,12 +33,14 @@ from jaxrl_hpc.types import EnvSpec, Unrolls
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
-def export_run(run_dir: str | Path, out: str | Path | None = None, seed: int | None = None) -> dict[str, Any]:
+def export_run(
+    run_dir: str | Path, out: str | Path | None = None, seed: int | None = None, *, trust: bool = False
+) -> dict[str, Any]:
     """Write the policy of one seed (the run's first by default); returns what metadata.json says."""
     run = RunDirectory.existing(run_dir)
     folder = Path(out) if out else run.path / "export"
     _check_free(folder)
-    config, runner = load_run(run.path)
+    config, runner = load_run(run.path, trust=trust)
     known = [lane.seed for lane in runner.lanes]
     seed = known[0] if seed is None else seed
     if seed not in known:

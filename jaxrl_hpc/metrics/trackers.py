@@ -28,6 +28,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.extras import how_to_install
 from jaxrl_hpc.metrics.parquet import CORE_SCHEMA, Row
 from jaxrl_hpc.read_files import read_json
+from jaxrl_hpc.schema import flatten
 
 
 def means(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
@@ -43,14 +44,6 @@ def means(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
         step: {tag: sum(values) / len(values) for tag, values in tags.items()}
         for step, tags in samples.items()
     }
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"agent": {"name": "dqn"}} -> {"agent.name": "dqn"}."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def load_library(name: str) -> Any:
@@ -164,7 +157,7 @@ class MlflowTracker(Tracker):
         experiment = self._client.get_experiment_by_name("jaxrl_hpc")
         number = experiment.experiment_id if experiment else self._client.create_experiment("jaxrl_hpc")
         identity = str(self._client.create_run(number, run_name=self.title).info.run_id)
-        for key, value in flat(self.config).items():
+        for key, value in flatten(self.config).items():
             self._client.log_param(identity, key, value)
         return identity
 

@@ -1,5 +1,5 @@
-"""Actor-critic networks: a policy head and a value head on one torso or on two, with an optional LSTM
-between torso and heads."""
+"""Policies: actor-critic networks (a policy head and a value head on one torso or on two, with an optional
+LSTM between torso and heads) and deterministic actors."""
 
 from __future__ import annotations
 
@@ -69,3 +69,16 @@ class ActorCritic(nn.Module):
         judged = features if self.critic_torso is None else self.critic_torso(inputs)
         value = Readout(1, 1.0)(judged)[..., 0]
         return self.head(features), value, memory
+
+
+class DeterministicActor(nn.Module):
+    """tanh(head(torso(s))): an action in [-1, 1] per dimension, to be stretched to the space's bounds. The
+    head starts near zero, so that no action starts saturated."""
+
+    torso: nn.Module
+    action_size: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:  # [N, …] -> [N, A]
+        features = self.torso(x)
+        return jnp.tanh(nn.Dense(self.action_size, kernel_init=nn.initializers.orthogonal(0.01))(features))

@@ -73,5 +73,6 @@ class LSTM(nn.Module):
 
         if inputs.shape[0] == 1:  # acting: no loop for one step
             new, _ = step(carry, jax.tree.map(lambda x: x[0], (from_input, starts, restart)))
-            return jax.tree.map(lambda x: x[None], new)
+            first: Carry = jax.tree.map(lambda x: x[None], new)
+            return first
         return jax.lax.scan(step, carry, (from_input, starts, restart))[1]

@@ -111,7 +111,8 @@ def gaussian(low: np.ndarray, high: np.ndarray, squash: bool) -> Distribution:
 
     def to_action(raw: Array) -> Array:
         if squash:
-            return centre + scale * jnp.tanh(raw)
+            inside: Array = centre + scale * jnp.tanh(raw)
+            return inside
         return jnp.clip(centre + scale * raw, low, high)
 
     return Distribution(2 * size, sample, lambda o: shaped(split(o)[0]), log_prob, entropy, to_action)

@@ -50,7 +50,8 @@ def of_params(grads: PyTree, like: PyTree) -> PyTree:
 
 def gradient_norm(grads: PyTree, params: PyTree) -> Array:
     """Over all parameters; what an agent sends along with its gradients does not count."""
-    return optax.tree.norm(of_params(grads, params))
+    norm: Array = optax.tree.norm(of_params(grads, params))
+    return norm
 
 
 def clip_scale(grads: PyTree, max_norm: Array) -> Array:

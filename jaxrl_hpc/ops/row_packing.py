@@ -2,15 +2,16 @@
 
 All numbers of a tree that have four or eight bytes are packed side by side into one row; narrower ones
 (uint8 frames, flags, halves) follow in their own width, four bytes to a word. A sample then reads one
-contiguous row instead of one piece of every leaf, which is what memory is good at. RowLayout is a bit
+contiguous row instead of one piece of every leaf, which is what memory is good at. Packing is a bit
 cast: values come back exactly. One lane only, because XLA likes to repeat the update of a narrow second
 array inside the fusion that reads it, and then has to copy the whole array.
+
+On the host comm/buffers.py does the like with bytes; ops/tree_layout.py describes both.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -18,23 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrl_hpc.ops.tree_layout import LeafLayout, leaf_layouts, place
 from jaxrl_hpc.types import Array, PyTree, Ring
-
-
-class Field(NamedTuple):
-    """Where one leaf lies in its row."""
-
-    narrow: bool  # among the bytes behind the words
-    start: int
-    width: int  # in words, or in bytes where narrow
-    shape: tuple[int, ...]
-    dtype: Any  # np.dtype; its stubs do not know jax's
 
 
 class RowLayout(NamedTuple):
     """The layout of a row for one kind of tree. Static and hashable."""
 
-    fields: tuple[Field, ...]
+    leaves: tuple[LeafLayout, ...]
     treedef: jax.tree_util.PyTreeDef
     words: int  # of leaves with four or more bytes
     narrow_bytes: int  # of the others, before filling up the last word
@@ -55,16 +47,18 @@ LANE = "words"
 
 def packing(example: PyTree) -> RowLayout:
     """The layout for trees whose leaves look like those of `example` (no leading axes)."""
-    leaves, treedef = jax.tree.flatten(example)
-    used = {False: 0, True: 0}
-    fields = []
-    for leaf in leaves:
-        shape, dtype = tuple(np.shape(leaf)), np.dtype(jnp.result_type(leaf))
-        narrow = dtype.itemsize < 4
-        width = math.prod(shape) * dtype.itemsize // (1 if narrow else 4)
-        fields.append(Field(narrow, used[narrow], width, shape, dtype))
-        used[narrow] += width
-    return RowLayout(tuple(fields), treedef, used[False], used[True])
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)), example)
+    leaves, treedef = leaf_layouts(shapes)
+    wide, end = place((leaf for leaf in leaves if not _narrow(leaf)), 4)
+    narrow, whole = place((leaf for leaf in leaves if _narrow(leaf)), 1, end)
+    order = iter(wide), iter(narrow)
+    placed = tuple(next(order[_narrow(leaf)]) for leaf in leaves)
+    return RowLayout(placed, treedef, end // 4, whole - end)
+
+
+def _narrow(leaf: LeafLayout) -> bool:
+    """Whether its numbers lie among the bytes behind the words."""
+    return bool(leaf.dtype.itemsize < 4)
 
 
 def row_bytes(rows: RowLayout) -> int:
@@ -75,14 +69,14 @@ def pack(rows: RowLayout, tree: PyTree) -> dict[str, Array]:
     """Leaves [*lead, …] -> {lane: [*lead, width]}."""
     pieces: dict[bool, list[Array]] = {False: [], True: []}
     lead: tuple[int, ...] = ()
-    for field, leaf in zip(rows.fields, rows.treedef.flatten_up_to(tree), strict=True):
-        if field.width == 0:
+    for leaf, value in zip(rows.leaves, rows.treedef.flatten_up_to(tree), strict=True):
+        if leaf.nbytes == 0:
             continue
-        lead = leaf.shape[: leaf.ndim - len(field.shape)]
-        chex.assert_shape(leaf, (*lead, *field.shape))
-        leaf = leaf.astype(jnp.uint8 if field.dtype == np.bool_ else field.dtype)
-        units = lax.bitcast_convert_type(leaf, jnp.uint8 if field.narrow else jnp.uint32)
-        pieces[field.narrow].append(units.reshape(*lead, field.width))
+        lead = value.shape[: value.ndim - len(leaf.shape)]
+        chex.assert_shape(value, (*lead, *leaf.shape))
+        value = value.astype(jnp.uint8 if leaf.dtype == np.bool_ else leaf.dtype)
+        units = lax.bitcast_convert_type(value, jnp.uint8 if _narrow(leaf) else jnp.uint32)
+        pieces[_narrow(leaf)].append(units.reshape(*lead, leaf.nbytes // (1 if _narrow(leaf) else 4)))
     parts = pieces[False]
     if pieces[True]:
         filling = jnp.zeros((*lead, -rows.narrow_bytes % 4), jnp.uint8)
@@ -96,20 +90,21 @@ def unpack(rows: RowLayout, lanes: dict[str, Array]) -> PyTree:
     row = lanes[LANE]
     lead = row.shape[:-1]
     narrow = lax.bitcast_convert_type(row[..., rows.words :], jnp.uint8).reshape(*lead, -1)
-    leaves = []
-    for field in rows.fields:
-        if field.width == 0:
-            leaves.append(jnp.zeros((*lead, *field.shape), field.dtype))
+    values = []
+    for leaf in rows.leaves:
+        if leaf.nbytes == 0:
+            values.append(jnp.zeros((*lead, *leaf.shape), leaf.dtype))
             continue
-        source, size = (narrow, 1) if field.narrow else (row, 4)
-        units = lax.slice_in_dim(source, field.start, field.start + field.width, axis=-1)
-        if field.dtype == np.bool_:
-            leaves.append(units.reshape(*lead, *field.shape) != 0)
+        source, begin, size = (narrow, 4 * rows.words, 1) if _narrow(leaf) else (row, 0, 4)
+        start = (leaf.offset - begin) // size
+        units = lax.slice_in_dim(source, start, start + leaf.nbytes // size, axis=-1)
+        if leaf.dtype == np.bool_:
+            values.append(units.reshape(*lead, *leaf.shape) != 0)
             continue
-        ratio = field.dtype.itemsize // size
-        units = units.reshape(*lead, *field.shape, *([ratio] if ratio > 1 else []))
-        leaves.append(lax.bitcast_convert_type(units, field.dtype))
-    return rows.treedef.unflatten(leaves)
+        ratio = leaf.dtype.itemsize // size
+        units = units.reshape(*lead, *leaf.shape, *([ratio] if ratio > 1 else []))
+        values.append(lax.bitcast_convert_type(units, leaf.dtype))
+    return rows.treedef.unflatten(values)
 
 
 def empty(rows: RowLayout, *lead: int) -> dict[str, Array]:

@@ -1,13 +1,16 @@
-"""Random orders of the cells of a grid, without sorting.
+"""Random orders of n numbers, mostly without sorting.
 
-A sort of random numbers is slow on CPUs and accelerators alike. Here each round turns every column by
-a random amount of its own, then every row by a random amount of its own: a bijection of the grid, for
-any shape, made of additions and lookups in small tables. Every cell goes everywhere with the same
-probability after one round; after `ROUNDS` rounds pairs of cells do too (tests compare frequencies
-with those of true shuffles).
+A sort of random numbers is slow on CPUs and accelerators alike. Where n = rows x columns is about a square,
+each round turns every column of that grid by a random amount of its own, then every row by a random
+amount of its own: a bijection made of additions and lookups in small tables (a Feistel network whose round
+functions are truly random). After `ROUNDS` rounds pairs of cells go everywhere with the same probability
+(tests compare frequencies with those of true permutations). A long, thin grid would not mix: n without such
+factors, and small n, are sorted.
 """
 
 from __future__ import annotations
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +18,31 @@ import jax.numpy as jnp
 from jaxrl_hpc.types import Array
 
 ROUNDS = 4
+SMALLEST_SIDE = 16  # of a grid; fewer numbers are sorted as quickly
+LONGEST_RATIO = 4  # of its sides
 
 
-def grid_orders(key: Array, count: int, rows: int, columns: int) -> Array:
-    """`count` random orders of the numbers 0 … rows * columns - 1, as [count, rows * columns] int32.
+def random_orders(key: Array, count: int, size: int) -> Array:
+    """`count` independent random orders of the numbers 0 … size - 1, as [count, size] int32.
 
     Args:
       key: consumed.
       count: how many orders.
-      rows, columns: shape of the grid; any two factors, the closer to a square the better mixed.
+      size: how many numbers; any, the faster the closer to a product of two similar factors.
     """
+    rows, columns = grid_of(size)
+    if rows < SMALLEST_SIDE or columns > LONGEST_RATIO * rows:
+        return jnp.argsort(jax.random.bits(key, (count, size)), axis=-1).astype(jnp.int32)
+    return _grid_orders(key, count, rows, columns)
+
+
+def grid_of(size: int) -> tuple[int, int]:
+    """The two factors of `size` that are closest to each other, the smaller first."""
+    rows = next(n for n in range(math.isqrt(size), 0, -1) if size % n == 0)
+    return rows, size // rows
+
+
+def _grid_orders(key: Array, count: int, rows: int, columns: int) -> Array:
     draws = jax.random.uniform(key, (count, ROUNDS, columns + rows))
 
     def table(uniform: Array, size: int) -> Array:

@@ -48,7 +48,8 @@ def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
         raise ValueError("the interquartile mean of no values is not defined")
     cut = runs // 4
     ordered = np.moveaxis(np.sort(values, axis=axis), axis, 0)
-    return ordered[cut : runs - cut].mean(0)
+    middle: np.ndarray = ordered[cut : runs - cut].mean(0)
+    return middle
 
 
 def score(values: np.ndarray) -> Score:

@@ -1,4 +1,10 @@
-"""From errors to priorities and importance weights; see `prioritised.py` for the equations."""
+"""From errors to priorities and importance weights.
+
+    P(i) = p_i^alpha / sum_j p_j^alpha,   w_i = (1 / (M P(i)))^beta / max_j w_j
+
+The weights are normalised by the largest of the batch, so M and the sum cancel:
+w_i = (min_j p_j / p_i)^(alpha beta). beta goes from beta_start to beta_end with the run's progress.
+"""
 
 from __future__ import annotations
 

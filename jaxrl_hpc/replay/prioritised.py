@@ -1,11 +1,7 @@
 """Prioritised replay: windows are drawn in proportion to (|TD error| + epsilon)^alpha.
 
-    P(i) = p_i^alpha / sum_j p_j^alpha,   w_i = (1 / (M P(i)))^beta / max_j w_j
-
-The weights are normalised by the largest of the batch, so M and the sum cancel:
-w_i = (min_j p_j / p_i)^(alpha beta). beta goes from beta_start to beta_end with the run's progress.
-New windows get the largest priority seen so far, or the one given with them. Paper: Schaul et al. 2016,
-"Prioritized experience replay".
+New windows get the largest priority seen so far, or the one given with them; `priorities.py` has the
+equations of priorities and weights. Paper: Schaul et al. 2016, "Prioritized experience replay".
 
 A window's priority is zero, so that it is never drawn, until its last step is written and again from
 the moment its first step is overwritten.
@@ -62,12 +58,7 @@ class PrioritisedState:
 
 def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:
     sizes = replay_sizes(
-        capacity=config.capacity,
-        min_size=config.min_size,
-        num_envs=num_envs,
-        unroll_length=unroll_length,
-        window=window,
-        batch_size=batch_size,
+        config, num_envs=num_envs, unroll_length=unroll_length, window=window, batch_size=batch_size
     )
     return build(config, sizes, stride=1, within=False)
 
@@ -117,8 +108,13 @@ def build(config: Config, sizes: ReplaySizes, *, stride: int, within: bool) -> R
         highest = jnp.maximum(state.highest, values.max())
         return dataclasses.replace(state, tree=tree_op.update(state.tree, index, values), highest=highest)
 
+    def drawable(state: PrioritisedState) -> Array:
+        found = jnp.sum(sum_tree.leaves(shape, state.tree) > 0, dtype=jnp.int32)
+        starts = -(-storage.complete_starts(sizes, state.memory) // stride)
+        return jnp.minimum(found / (starts * sizes.num_envs), 1.0)  # the oldest start need not be a multiple
+
     shared = global_sampling.make(sizes, store, shape, tree_op, stratified)
-    return Replay(init, add, sample, prioritise, sizes.min_steps, shared)
+    return Replay(init, add, sample, prioritise, sizes.min_steps, shared, drawable)
 
 
 def completed(sizes: ReplaySizes, written: Array, last: Array, stride: int, within: bool) -> Array:

@@ -31,12 +31,7 @@ class Config(prioritised.Config):
 
 def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:
     sizes = replay_sizes(
-        capacity=config.capacity,
-        min_size=config.min_size,
-        num_envs=num_envs,
-        unroll_length=unroll_length,
-        window=window,
-        batch_size=batch_size,
+        config, num_envs=num_envs, unroll_length=unroll_length, window=window, batch_size=batch_size
     )
     # The first sequence starts at time 0, so one is there as soon as a window is.
     return prioritised.build(config, sizes, stride=config.stride, within=config.episodes == "within")

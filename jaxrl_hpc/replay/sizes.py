@@ -22,13 +22,13 @@ class ReplayConfig(ComponentConfig):
         0, "final observations kept when by index; 0: a sixteenth", per_shard="rounded", ge=0
     )
 
-    def with_cut_unrolls(self, window: int, unroll_length: int, num_envs: int) -> Self:
-        """For unrolls that all end: each end needs a final observation, or the oldest steps could not be
-        drawn."""
+    def with_cut_unrolls(self, window: int, unroll_length: int, num_envs: int, at_once: int = 1) -> Self:
+        """For unrolls that all end, `at_once` of them per add: each end needs a final observation, or the
+        oldest steps could not be drawn."""
         if self.final_capacity:
             return self
         ends = -(-self.capacity // unroll_length) + self.capacity // 16
-        finals = max(ends, (window + unroll_length) * num_envs)
+        finals = max(ends, (window + at_once * unroll_length) * num_envs)
         return self.model_copy(update={"final_capacity": finals})
 
 
@@ -52,9 +52,10 @@ class ReplaySizes(NamedTuple):
 
 
 def replay_sizes(
-    *, capacity: int, min_size: int, num_envs: int, unroll_length: int, window: int, batch_size: int
+    config: ReplayConfig, *, num_envs: int, unroll_length: int, window: int, batch_size: int
 ) -> ReplaySizes:
     """Rounds the capacity up to whole unrolls."""
+    capacity, min_size = config.capacity, config.min_size
     sizes = {
         "num_envs": num_envs,
         "unroll_length": unroll_length,

@@ -124,6 +124,11 @@ def add(store: Storage, memory: Memory, unroll: Transition) -> tuple[Memory, Arr
     return memory, jnp.where(gone, -1, index).reshape(-1)
 
 
+def complete_starts(sizes: ReplaySizes, memory: Memory) -> Array:
+    """Slots in which whole windows start, drawable or not; at least 1."""
+    return jnp.maximum(jnp.minimum(memory.ring.written, sizes.slots) - sizes.window + 1, 1)
+
+
 def read(store: Storage, memory: Memory, index: Array) -> Transition:
     """The windows [n, N] that start at index [N] = slot * B + copy."""
     sizes = store.sizes
@@ -132,8 +137,10 @@ def read(store: Storage, memory: Memory, index: Array) -> Transition:
     steps = (slot + jnp.arange(length, dtype=jnp.int32)[:, None]) % sizes.slots  # [n, N]
     lanes = row_packing.gather(memory.ring.data, steps, jnp.broadcast_to(copy, steps.shape))
     if memory.finals is None:
-        return row_packing.unpack(memory.plan.steps, lanes)
+        whole: Transition = row_packing.unpack(memory.plan.steps, lanes)
+        return whole
 
+    data: Transition
     data, ticket = row_packing.unpack(memory.plan.steps, {lane: x[:-1] for lane, x in lanes.items()})
     after, _ = row_packing.unpack(memory.plan.steps, {lane: x[1:] for lane, x in lanes.items()})
     assert memory.plan.finals is not None and memory.tail is not None

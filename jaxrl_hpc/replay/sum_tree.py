@@ -152,7 +152,8 @@ def to_words(fraction: Array) -> Array:
     high = lax.floor(scaled)
     low = lax.floor((scaled - high) * 2.0**_WORD_BITS)
     words = jnp.stack([high, low], axis=1)
-    return lax.convert_element_type(words, jnp.uint32) << jnp.uint32(32 - _WORD_BITS)
+    upper: Array = lax.convert_element_type(words, jnp.uint32) << jnp.uint32(32 - _WORD_BITS)
+    return upper
 
 
 def prefix_sums(values: Array) -> Array:

@@ -35,12 +35,7 @@ class UniformState:
 
 def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:
     sizes = replay_sizes(
-        capacity=config.capacity,
-        min_size=config.min_size,
-        num_envs=num_envs,
-        unroll_length=unroll_length,
-        window=window,
-        batch_size=batch_size,
+        config, num_envs=num_envs, unroll_length=unroll_length, window=window, batch_size=batch_size
     )
     store = storage.storage(sizes, config.store_next, config.final_capacity)
 
@@ -62,14 +57,23 @@ def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batc
         del index, priority
         return state
 
-    return Replay(init, add, sample, prioritise, sizes.min_steps)
+    def drawable(state: UniformState) -> Array:
+        _, starts = drawable_starts(sizes, state.memory)
+        return starts / storage.complete_starts(sizes, state.memory)
+
+    return Replay(init, add, sample, prioritise, sizes.min_steps, drawable=drawable, has_priorities=False)
+
+
+def drawable_starts(sizes: ReplaySizes, memory: storage.Memory) -> tuple[Array, Array]:
+    """(time of the first slot whose windows are whole for sure, how many such slots: at least 1)."""
+    written = memory.ring.written
+    oldest = jnp.maximum(jnp.maximum(written - sizes.slots, 0), memory.valid_from)
+    return oldest, jnp.maximum(written - sizes.window + 1 - oldest, 1)
 
 
 def draw(sizes: ReplaySizes, memory: storage.Memory, key: Array) -> Array:
     """Indices [N] of complete windows, equally likely. Consumes key."""
-    written = memory.ring.written
-    oldest = jnp.maximum(jnp.maximum(written - sizes.slots, 0), memory.valid_from)
-    starts = jnp.maximum(written - sizes.window + 1 - oldest, 1)
+    oldest, starts = drawable_starts(sizes, memory)
     number = jax.random.randint(key, (sizes.batch_size,), 0, starts * sizes.num_envs)
     slot = (oldest + number // sizes.num_envs) % sizes.slots
     return slot * sizes.num_envs + number % sizes.num_envs

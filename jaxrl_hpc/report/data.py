@@ -109,4 +109,5 @@ def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    return pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy()
+    numbers: np.ndarray = pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy()
+    return numbers

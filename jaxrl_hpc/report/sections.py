@@ -20,6 +20,7 @@ from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.report.charts import Chart, bar_chart, curve_chart, rate_chart
 from jaxrl_hpc.report.data import RunData
 from jaxrl_hpc.report.style import color, title
+from jaxrl_hpc.schema import flatten
 
 Colors = dict[str, str]  # by run name
 
@@ -203,14 +204,6 @@ SECTIONS: tuple[Callable[[Sequence[RunData], Colors], Section | None], ...] = (
     configuration,
     other_metrics,
 )
-
-
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"agent": {"name": "dqn"}} -> {"agent.name": "dqn"}."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _rows(keys: Sequence[str], flat: Sequence[dict[str, Any]], css: str = "") -> Markup:

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxrl_hpc.checkpoint import DAMAGED
 from jaxrl_hpc.errors import UserError
 
 MARKER = ".jaxrl-hpc-run"
 TRASH = ".trash"
 FIRST_SAVE = "first-save"  # in checkpoints/: no checkpoint has been committed yet, see Trainer.save
-DAMAGED = "damaged"  # in a folder of checkpoints: files that could not be read, see checkpoint.py
 
 # what the process that holds the run needs while it moves the rest aside
 LIVE = re.compile(rf"{re.escape(MARKER)}|run\.lock|ranks/\d+(\.\d+)?\.(json|tmp)")

@@ -53,12 +53,14 @@ def build(config: Config) -> Parts:
             )
         replay_config = per_shard(config.replay, shards, "replay")
         if flow.cuts_windows:
-            replay_config = replay_config.with_cut_unrolls(agent.needs.length, flow.unroll_length, copies)
+            replay_config = replay_config.with_cut_unrolls(
+                agent.needs.length, flow.unroll_length, copies, flow.unrolls_per_add
+            )
         replay = _make(
             "replay",
             replay_config,
             num_envs=copies,
-            unroll_length=flow.unroll_length,
+            unroll_length=flow.unroll_length * flow.unrolls_per_add,
             window=agent.needs.length,
             batch_size=agent.needs.batch_size,
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runtime.seeds import SeedRunner
+from jaxrl_hpc.types import Array, PyTree
 
 
 def draw_run(runner: SeedRunner, agent: str, run: RunDirectory) -> None:
@@ -22,12 +22,12 @@ def draw_run(runner: SeedRunner, agent: str, run: RunDirectory) -> None:
         draw_episode(runner, 0, agent, jax.random.key(runner.lanes[0].seed), run.plots)
 
 
-def draw_episode(runner: SeedRunner, lane: int, label: str, key: Any, folder: Path) -> None:
+def draw_episode(runner: SeedRunner, lane: int, label: str, key: Array, folder: Path) -> None:
     """An episode of one lane as the environment's own picture. `key` is consumed."""
     env, agent, actor = runner.parts.env, runner.parts.agent, runner.actor(lane)
     assert env.host.picture is not None
 
-    def act(carry: Any, obs: Any, key: Any) -> tuple[Any, Any]:
+    def act(carry: PyTree, obs: PyTree, key: Array) -> tuple[Array, PyTree]:
         one = jax.tree.map(lambda x: x[None], (carry, obs, key))
         action, carry, _ = agent.act(actor, *one, True)
         return action[0], jax.tree.map(lambda x: x[0], carry)

@@ -21,6 +21,7 @@ from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.runtime.summary import describe, spread_over_seeds
 from jaxrl_hpc.runtime.train import lanes_of, make_runner
 from jaxrl_hpc.types import Env, EnvSpec
+from jaxrl_hpc.user_code import check_trusted
 
 
 def check_looks_alike(trained: EnvSpec, other: EnvSpec) -> None:
@@ -53,12 +54,17 @@ def other_env(config: configs.Config, overrides: Sequence[str]) -> tuple[configs
 
 
 def load_run(
-    run_dir: str | Path, episodes: int = 1, overrides: Sequence[str] = ()
+    run_dir: str | Path, episodes: int = 1, overrides: Sequence[str] = (), *, trust: bool = False
 ) -> tuple[configs.Config, SeedRunner]:
-    """A run's parts with the states of its newest good checkpoint. Nothing is compiled but evaluation."""
+    """A run's parts with the states of its newest good checkpoint. Nothing is compiled but evaluation.
+
+    `trust`: import the code that the run's config names, also if this user did not train it.
+    """
     run = RunDirectory.existing(run_dir)
+    data = run.read_config()
+    check_trusted(run.path, data, trust)
     with configs.mistakes_located(run.config_path):
-        config = configs.from_dict(run.read_config())
+        config = configs.from_dict(data)
     lanes = lanes_of(config)
     machine.prepare(config, len(lanes))
     parts = build(config)
@@ -75,10 +81,15 @@ def load_run(
 
 
 def evaluate_run(
-    run_dir: str | Path, episodes: int, seed: int = 1, overrides: Sequence[str] = ()
+    run_dir: str | Path,
+    episodes: int,
+    seed: int = 1,
+    overrides: Sequence[str] = (),
+    *,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Returns of greedy episodes, per seed and over seeds. `seed` picks the start states."""
-    _, runner = load_run(run_dir, episodes, overrides)
+    _, runner = load_run(run_dir, episodes, overrides, trust=trust)
     with simulator_failures_told(runner.parts.env):
         runner.compile(training=False)
         # training evaluates with iterations and -1 as ids: others below that are never used there

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
 import jax
 import psutil
@@ -61,11 +60,6 @@ def memory_limit_files(groups: Path = Path("/proc/self/cgroup"), root: Path = CG
     return found
 
 
-def _widest_layer(config: Config) -> int:
-    network: Any = getattr(config.agent, "network", None)
-    return max(network.hidden) if network is not None else 0
-
-
 def executors_for(config: Config, lanes: int) -> int:
     """How many lanes train at the same time on a CPU."""
     wanted = config.run.executors or available_cores()
@@ -84,7 +78,7 @@ def prepare(config: Config, lanes: int) -> str:
     threads = config.run.threads
     exact = resources.deterministic
     if not threads:
-        wide = executors == 1 and not exact and _widest_layer(config) >= WIDE_LAYER
+        wide = executors == 1 and not exact and max(config.agent.hidden_widths, default=0) >= WIDE_LAYER
         threads = available_cores() if wide and not resources.shares_cores else 1
     hint = ""
     if backend_is_up():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
@@ -23,9 +21,11 @@ def check_memory(config: Config, runner: SeedRunner, training: bool = True) -> i
     lanes = len(runner.lanes)
     at_once = lanes if runner.stacked else len({group.device for group in runner.groups})
     state = state_bytes(runner.state_shape()) * len(runner.groups)
-    work = {f"an evaluation of {runner.episodes:,} episodes": runner.episodes * _copy_bytes(parts.env)}
+    layers = 4 * _activations(config)
+    episode = _copy_bytes(parts.env) + layers
+    work = {f"an evaluation of {runner.episodes:,} episodes": runner.episodes * episode}
     if training:
-        row = 2 * _observation_bytes(parts.env.spec) + 4 * 2 * _activations(config)
+        row = 2 * _observation_bytes(parts.env.spec) + 2 * layers
         copies = flow.resources().total_copies
         work[f"an unroll of {copies:,} copies and {flow.unroll_length:,} steps"] = (
             copies * flow.unroll_length * row
@@ -59,6 +59,4 @@ def _copy_bytes(env: Env) -> int:
 
 def _activations(config: Config) -> int:
     """Outputs of all hidden layers for one observation."""
-    network: Any = getattr(config.agent, "network", None)
-    lstm: int = getattr(config.agent, "lstm", 0)
-    return (sum(network.hidden) if network is not None else 0) + lstm
+    return sum(config.agent.hidden_widths) + config.agent.recurrent_width

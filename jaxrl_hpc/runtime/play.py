@@ -38,11 +38,13 @@ def play_run(
     seed: int = 0,
     frames: int = 240,
     lane_seed: int | None = None,
+    *,
+    trust: bool = False,
 ) -> list[Path]:
     """Play and draw; returns the files. `seed` picks start states, `lane_seed` which of the run's agents."""
     run = RunDirectory.existing(run_dir)
     folder = Path(out) if out else run.plots
-    config, runner = load_run(run.path)
+    config, runner = load_run(run.path, trust=trust)
     known = [lane.seed for lane in runner.lanes]
     lane_seed = known[0] if lane_seed is None else lane_seed
     if lane_seed not in known:

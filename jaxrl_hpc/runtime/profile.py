@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +44,7 @@ def measured_shares(workflow: Workflow, state: PyTree) -> dict[str, float]:
     return {name: value / whole for name, value in seconds.items()}
 
 
-def timed(body: Callable[[Array, Any], Any], start: Any) -> float:
+def timed(body: Callable[[Array, PyTree], PyTree], start: PyTree) -> float:
     """Seconds of one turn, from a loop that is long enough to be measured. `start` is used up.
 
     The shortest of a few: on a busy machine a single one may have waited for a core most of its time.

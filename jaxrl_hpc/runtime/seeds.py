@@ -45,15 +45,15 @@ class Program:
     def __init__(self, name: str, function: Callable[..., Any], donate: bool = False):
         self.name = name
         self.jitted = jax.jit(function, donate_argnums=(0,) if donate else ())
-        self.compiled: dict[Any, Any] = {}
+        self.compiled: dict[jax.Device, Callable[..., PyTree]] = {}
 
-    def compile(self, device: Any, *shapes: PyTree) -> None:
+    def compile(self, device: jax.Device, *shapes: PyTree) -> None:
         if device not in self.compiled:
             place = SingleDeviceSharding(device)
             placed = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), shapes)
             self.compiled[device] = self.jitted.lower(*placed).compile()
 
-    def __call__(self, device: Any, *args: PyTree) -> Any:
+    def __call__(self, device: jax.Device, *args: PyTree) -> PyTree:
         return self.compiled[device](*args)
 
 
@@ -63,14 +63,14 @@ class HostFunction:
     def __init__(self, function: Callable[..., Any]):
         self.jitted = function
 
-    def __call__(self, device: Any, *args: PyTree) -> Any:
+    def __call__(self, device: jax.Device, *args: PyTree) -> PyTree:
         return self.jitted(*args)
 
 
 class Group(NamedTuple):
     """Lanes that share a program instance: one in solo mode, all of them in vmap mode."""
 
-    device: Any
+    device: jax.Device
     lanes: tuple[int, ...]
 
 
@@ -85,7 +85,9 @@ class SeedRunner:
       devices: lanes of a traceable workflow are dealt out to these, in turn.
     """
 
-    def __init__(self, parts: Parts, lanes: Sequence[Lane], mode: str, episodes: int, devices: Sequence[Any]):
+    def __init__(
+        self, parts: Parts, lanes: Sequence[Lane], mode: str, episodes: int, devices: Sequence[jax.Device]
+    ):
         self.parts, self.lanes = parts, tuple(lanes)
         self.stacked = mode == "vmap"
         everything = tuple(range(len(lanes)))
@@ -246,7 +248,7 @@ class SeedRunner:
 
     def per_lane(self, results: Sequence[PyTree]) -> list[PyTree]:
         """Group results as one host pytree per lane."""
-        host = jax.device_get(list(results))
+        host: list[PyTree] = jax.device_get(list(results))
         if not self.stacked:
             return host
         return [jax.tree.map(lambda x, i=i: x[i], host[0]) for i in range(len(self.lanes))]

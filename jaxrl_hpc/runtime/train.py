@@ -28,6 +28,7 @@ from jaxrl_hpc.runtime.seeds import Lane, SeedRunner
 from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.trainer import Segment, Trainer
 from jaxrl_hpc.types import Job
+from jaxrl_hpc.user_code import remember_trusted
 
 EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
 
@@ -139,6 +140,8 @@ def train(
         if overwrite and (moved := ranks.first_does(run.move_aside)):
             say(f"the earlier run has been moved to {moved}")
         ranks.first_does(lambda: run.write_config(config.to_dict()))
+        if segment is None:  # else the work of a sweep, whose results are entered when they are there
+            ranks.first_does(lambda: remember_trusted(run.path, config.to_dict()))
         if not learns:
             finished = parts.workflow.assist(stop)
             ranks.barrier()

@@ -7,6 +7,7 @@ that the host does (logging, evaluating, saving, being killed and resumed) chang
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_hpc.checkpoint.verify import refuse_unreadable
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.envs.external.host import given_up_counts
@@ -26,6 +26,7 @@ from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.metrics.trackers import make_tracker
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.runs.directory import RunDirectory, code_version
+from jaxrl_hpc.runs.verify import refuse_unreadable
 from jaxrl_hpc.runtime.build import Parts
 from jaxrl_hpc.runtime.episodes import draw_run
 from jaxrl_hpc.runtime.profile import shares_of
@@ -33,6 +34,8 @@ from jaxrl_hpc.runtime.seeds import SeedRunner, states_of_earlier_run
 from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.summary import describe, params_hash, spread_over_seeds, summaries_of_lanes
 
+log = logging.getLogger(__name__)
+LEAST_DRAWABLE = 0.2  # share of a replay's windows below which a run is warned
 FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
 
 
@@ -64,6 +67,23 @@ class ChunkSchedule(NamedTuple):
         return cls(total, chunk, every)
 
 
+def idle_learning(lanes: Sequence[dict[str, Any]]) -> str:
+    """What is wrong if updates get no data, or most of the replay is dead: training that is none."""
+    used, drawable = (min(lane.get(name, 1.0) for lane in lanes) for name in ("updates_used", "drawable"))
+    if used == 0:
+        return (
+            "nothing was learned since the last row of metrics: the replay held no window that may be drawn "
+            "(metric updates_used); with replay.episodes=within, a window must fit into an episode"
+        )
+    if drawable < LEAST_DRAWABLE:
+        return (
+            f"only {drawable:.0%} of the windows in the replay can be drawn (metric drawable): raise "
+            "replay.final_capacity or set replay.store_next=always; with replay.episodes=within, take "
+            "shorter windows"
+        )
+    return ""
+
+
 class Trainer:
     """One run directory being trained."""
 
@@ -93,6 +113,7 @@ class Trainer:
         self.saved = False  # a checkpoint has been committed
         self.last_eval: float | None = None  # mean over seeds
         self.stopped_by = ""
+        self.warned = False  # of learning that is none
         self.trace = Trace(self.ranks.rank, config.run.profile)
 
     # -- state ---------------------------------------------------------------
@@ -114,7 +135,8 @@ class Trainer:
             self.metrics.restore(host["metrics"])
             self.ranks.first_does(self.run.end_first_save)
             steps_done = self.env_steps
-            self.say(f"resumed at {steps_done:,} environment steps from {self.run.checkpoints}")
+            where = f"iteration {self.iterations:,}, {steps_done:,} environment steps"
+            self.say(f"resumed at {where}, from {self.run.checkpoints}")
             if self.parts.env.external:
                 mine = {name: number * self.ranks.first for name, number in host["outside"].items()}
                 self.say(self.parts.env.host.simulators.resume(mine))
@@ -214,6 +236,9 @@ class Trainer:
             lanes = self.runner.metrics_per_lane(metrics)
         train = [{k: np.asarray(v).item() for k, v in lane.items()} for lane in lanes]
         updates = [lane["updates"] for lane in train]
+        if self.ranks.first and not self.warned and (warning := idle_learning(train)):
+            log.warning(warning)
+            self.warned = True
         results = []
         if evaluation is not None:
             with self.trace.span("evaluating", iteration=iterations):

@@ -27,7 +27,8 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import MetricsWriter
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.sweeps.plan import SweepPlan, Task, Trial, digest
-from jaxrl_hpc.sweeps.spec import SweepSpec
+from jaxrl_hpc.sweeps.spec import SPEC_PARTS, SweepSpec
+from jaxrl_hpc.user_code import check_trusted, named_code, remember_trusted
 
 FINISHED, DIVERGED, STOPPED = "finished", "diverged", "stopped"  # stopped: by successive halving
 STATUSES = (FINISHED, DIVERGED, STOPPED)
@@ -44,6 +45,7 @@ class SweepDirectory:
         self.slurm = self.path / "slurm"
         self.table = self.path / "results.parquet"
         self.report = self.path / "report.html"
+        self.trust = False  # import code that plans here name, also if this user did not make them
 
     @classmethod
     def of(cls, spec: SweepSpec, path: str | Path | None, source: str | Path) -> SweepDirectory:
@@ -75,6 +77,7 @@ class SweepDirectory:
         path = self.plans / f"{digest(data)}.yaml"
         if not write:
             return path
+        remember_trusted(self.path, data, SPEC_PARTS)
         if path.is_file():
             os.utime(path)  # the newest plan is the one that counts
             return path
@@ -89,8 +92,11 @@ class SweepDirectory:
     def check_unchanged(self, plan: SweepPlan) -> None:
         """Every plan that was ever started here has this base, and with halving these trials."""
         free = changeable(plan.trials[0].config)
+        own = set(named_code(plan.spec.model_dump(mode="json"), SPEC_PARTS).values())
         for path in sorted(self.plans.glob("*.yaml")):
             earlier = configs.read_yaml(path)
+            if set(named_code(earlier, SPEC_PARTS).values()) - own:
+                check_trusted(self.path, earlier, self.trust, SPEC_PARTS)
             axes = {key for spec in (earlier, {"axes": plan.spec.axes}) for key in spec.get("axes") or {}}
             before, now = (_settled(base, axes) for base in (earlier["base"], plan.spec.base))
             changed = [d for d in differences(before, now) if d.split(" ")[0] not in free]
@@ -138,6 +144,7 @@ class SweepDirectory:
             os.rename(target, self.path / "broken" / f"{trial.id}-{uuid.uuid4().hex[:8]}")
         try:
             os.rename(made.path, target)
+            remember_trusted(target, trial.config.to_dict())
         except OSError:
             if self.result(trial.id) is None:
                 raise

@@ -27,7 +27,7 @@ POLL_SECONDS = 0.1
 def command(plan_file: Path, directory: SweepDirectory, index: int | str) -> list[str]:
     """The command that brings one task as far as it can go."""
     start = [sys.executable, "-m", "jaxrl_hpc.cli.main", "sweep", "run", str(plan_file)]
-    return [*start, "--dir", str(directory.path), "--task", str(index)]
+    return [*start, "--dir", str(directory.path), "--trust", "--task", str(index)]
 
 
 def unfinished(plan: SweepPlan, directory: SweepDirectory) -> list[Task]:

@@ -38,9 +38,9 @@ class Results(NamedTuple):
     ranked: list[Standing]  # best first
 
 
-def write_sweep_report(path: str | Path, output: str | Path) -> Path:
+def write_sweep_report(path: str | Path, output: str | Path, *, trust: bool = False) -> Path:
     """UserError if nothing has finished yet."""
-    plan, directory = make_plan(load_spec(path)), SweepDirectory(path)
+    plan, directory = make_plan(load_spec(path, trust=trust)), SweepDirectory(path)
     results = Results(plan, directory, rows(plan, directory), standings(plan, directory))
     if not results.ranked:
         raise UserError(

@@ -23,11 +23,13 @@ from jaxrl_hpc import config as configs
 from jaxrl_hpc.config.registry import nearest
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import Schema, folder_name, static
+from jaxrl_hpc.user_code import check_trusted
 
 Bounds = tuple[float, float]
 KINDS = ("values", "grid", "random", "log_uniform", "choice")
 RANDOM = ("random", "log_uniform", "choice")
 SLURM_NAMES = r"^[\w.,@:+-]+$"  # one name, or several with commas
+SPEC_PARTS = ("base", "overrides", "axes")  # what may name code
 OWN_KEYS = {"run.seed": "seeds", "run.seeds": "seeds", "run.name": "name"}  # what the sweep itself sets
 
 
@@ -159,14 +161,19 @@ def find_spec(name: str | Path) -> Path:
     raise UserError(f"there is no sweep file {str(name)!r}{nearest(path.stem, known)}")
 
 
-def load_spec(name: str | Path, overrides: tuple[str, ...] = ()) -> SweepSpec:
-    """A sweep file with its base config put in, so that it depends on no other file any more."""
+def load_spec(name: str | Path, overrides: tuple[str, ...] = (), *, trust: bool = False) -> SweepSpec:
+    """A sweep file with its base config put in, so that it depends on no other file any more.
+
+    A file that is named is trusted; a plan in a sweep's folder is as far as the folder is, or by `trust`.
+    """
     source = find_spec(name)
     data = configs.read_yaml(source)
     if not isinstance(data, dict):
         raise UserError(f"{source}: a sweep holds keys (base, axes, seeds, …), not {type(data).__name__}")
     if "agent" in data and "base" not in data:
         raise UserError(f"{source} is a config to train, not a sweep; a sweep file names it as its base")
+    if source.resolve().parent.name == "plans":
+        check_trusted(source.resolve().parent.parent, data, trust, SPEC_PARTS)
     data.setdefault("name", source.stem)
     if isinstance(data.get("axes"), dict):  # a plain list is short for its long form
         data["axes"] = {k: {"values": v} if isinstance(v, list) else v for k, v in data["axes"].items()}

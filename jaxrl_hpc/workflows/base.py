@@ -57,6 +57,11 @@ class WorkflowConfig(ComponentConfig):
         return False
 
     @property
+    def unrolls_per_add(self) -> int:
+        """Unrolls that the replay takes at once, one after the other in time: its tree is updated once."""
+        return 1
+
+    @property
     def has_schedules(self) -> bool:
         """Whether ranks come in an order of their own, which a run can write down and repeat."""
         return self.uses_ranks and not self.resources().mpi_in_programs
@@ -65,10 +70,15 @@ class WorkflowConfig(ComponentConfig):
         return Resources(total_copies=self.num_envs)
 
     def check_priorities(self, agent: Agent, replay: Replay | None) -> None:
-        """Refuse `actor_priorities` for agents that cannot rate steps."""
+        """Refuse `actor_priorities` for agents that cannot rate steps and replays that ignore ratings."""
         if self.actor_priorities and (replay is None or agent.priority is None):
             raise UserError(
                 "workflow.actor_priorities: this agent's actors cannot rate their steps; set it to false"
+            )
+        if self.actor_priorities and replay is not None and not replay.has_priorities:
+            raise UserError(
+                "workflow.actor_priorities: this replay draws all windows alike and would ignore them; set "
+                "it to false, or use replay.name=prioritised"
             )
 
 
@@ -83,7 +93,7 @@ class WorkflowBase:
     warmup_steps: int = 0
 
     @property
-    def device(self) -> Any:
+    def device(self) -> jax.Device:
         return jax.local_devices()[0]
 
     def join(self, job: Job) -> Role:

@@ -9,7 +9,7 @@ scalars leave the loop. Data collection before the first update is a program of 
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,12 +145,13 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         return state, metrics, ended
 
     def warmup(state: FusedState) -> FusedState:
-        return jax.lax.fori_loop(0, warmup_iterations, lambda _, s: gather(s)[0], state)
+        state = jax.lax.fori_loop(0, warmup_iterations, lambda _, s: gather(s)[0], state)
+        return state
 
     def step(state: FusedState, iterations: Array) -> tuple[FusedState, Metrics]:
         metrics_shape = jax.eval_shape(lambda: iterate(state)[1])
 
-        def body(_: Array, loop: tuple[Any, ...]) -> tuple[Any, ...]:
+        def body(_: Array, loop: PyTree) -> PyTree:
             state, sums, episodes = loop
             state, metrics, ended = iterate(state)
             return state, jax.tree.map(jnp.add, sums, metrics), jax.tree.map(jnp.add, episodes, ended)
@@ -165,13 +166,15 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
             "episode_return": jnp.where(episodes.number > 0, episodes.returns / count, jnp.nan),
             "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
         }
+        if replay and replay.drawable:
+            metrics["drawable"] = replay.drawable(state.replay)
         return state, metrics
 
     def loops(state: FusedState) -> Loops:
         """Acting, replay and learning, each as the body of a loop that depends on its own result."""
         key, actor = jax.random.key(0), agent.actor(state.learner)
 
-        def acting(_: Array, copies: Any) -> Any:
+        def acting(_: Array, copies: PyTree) -> PyTree:
             return rollout.unroll(env, agent, actor, copies, config.unroll_length)[0]
 
         trajectory = jax.jit(lambda c: rollout.unroll(env, agent, actor, c, config.unroll_length)[1])(
@@ -183,7 +186,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         if replay is not None:
             batch = jax.jit(replay.sample)(state.replay, key, state.learner.progress)
 
-            def remembering(i: Array, carry: Any) -> Any:
+            def remembering(i: Array, carry: PyTree) -> PyTree:
                 memory, total = carry
                 memory = replay.add(memory, trajectory, None)
                 for number in range(updates):
@@ -195,7 +198,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
 
             found["replay"] = (remembering, (state.replay, jnp.float32(0)))
 
-        def improving(i: Array, learner: Any) -> Any:
+        def improving(i: Array, learner: PyTree) -> PyTree:
             for number in range(updates):
                 draw = jax.random.fold_in(jax.random.fold_in(key, i), number)
                 learner = learning.learn(agent, learner, batch, draw)[0]

@@ -62,16 +62,22 @@ def learn_from_replay(
     sample_key, learn_key = jax.random.split(key)
     batch = replay.sample(memory, sample_key, state.progress)
     state, metrics, priority = learn(agent, state, batch, learn_key, reduce)
-    metrics |= window_metrics(agent, batch)
+    metrics |= replay_metrics(agent, batch)
     return state, replay.prioritise(memory, batch.index, priority), metrics
 
 
-def window_metrics(agent: Agent, batch: Batch) -> Metrics:
-    """Mean steps of windows up to the first end of an episode, or of an unroll that nothing continues."""
+def replay_metrics(agent: Agent, batch: Batch) -> Metrics:
+    """What of a batch counts.
+
+    updates_used: 0 where nothing could be drawn, so that all weights are zero; else 1.
+    window_used: mean steps of windows up to the first end of an episode, or of an unroll that nothing
+      continues.
+    """
+    used = {"updates_used": jnp.any(batch.weight > 0).astype(jnp.float32)}
     if agent.needs.length == 1:
-        return {}
+        return used
     going = jnp.cumprod(1.0 - batch.data.last[:-1].astype(jnp.float32), axis=0)  # [n - 1, N]
-    return {"window_used": 1.0 + going.sum(axis=0).mean()}
+    return used | {"window_used": 1.0 + going.sum(axis=0).mean()}
 
 
 def initial_priorities(agent: Agent, actor_params: PyTree, trajectory: Transition) -> Array:

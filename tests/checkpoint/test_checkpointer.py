@@ -171,7 +171,7 @@ def test_keep_and_latest(tmp_path: Path) -> None:
     step, state, host = Checkpointer(tmp_path).restore(state_at(0), step=40)
     assert (step, host) == (40, {"step": 4})
     assert_same(state, state_at(4))
-    with pytest.raises(UserError, match="no checkpoint of step 20"):
+    with pytest.raises(UserError, match="no checkpoint of iteration 20"):
         checkpointer.restore(state_at(0), step=20)
 
 

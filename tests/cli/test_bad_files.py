@@ -14,6 +14,7 @@ from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.runs.directory import RunDirectory
 from tests import small
 from tests.report.made_runs import make_run
+from tests.tiers import quick
 
 
 def told(capsys, arguments):
@@ -162,13 +163,12 @@ def test_a_report_that_cannot_be_written(finished, tmp_path, capsys):
     assert "page.html: File exists" in told(capsys, ["report", finished, "--output", where])
 
 
-@pytest.mark.parametrize("limit", [100, 1500])
+@pytest.mark.parametrize("limit", quick([100, 1500, 3000, 6000], [100, 1500]))
 def test_a_disk_that_is_full(limit, tiny, tmp_path):
     """The limit on the size of files stands for it: writes fail in the same places."""
     start = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
     start += "; from jaxrl_hpc.cli.main import main; raise SystemExit(main())"
-    # without TensorBoard, whose library prints a traceback of its own at exit
-    where = ["--run-dir", str(tmp_path / "run"), "run.tensorboard=false"]
+    where = ["--run-dir", str(tmp_path / "run"), "run.tensorboard=true"]
     command = [sys.executable, "-c", start, "train", str(tiny), *where]
     # compiled programs are cut short too: they must not get into the cache that tests share
     caches = {

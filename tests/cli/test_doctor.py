@@ -31,6 +31,37 @@ def test_local_checks_find_a_working_installation():
     assert "cpu:0" in found["devices"].finding
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ("print('Slurmctld(primary) at here is UP')", doctor_checks.OK, "at here is UP"),
+        ("print('Slurmctld(primary) at here is DOWN')", doctor_checks.NOTE, "does not work: Slurmctld"),
+        ("import sys; sys.exit('scontrol: error: no config')", doctor_checks.NOTE, "error: no config"),
+        ("import time; time.sleep(600)", doctor_checks.NOTE, "no answer within 2 s"),
+    ],
+)
+def test_slurm_is_asked(text, status, words, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "not on this machine" in doctor_checks.slurm().finding
+    script(tmp_path / "sbatch", "")
+    assert "no scontrol" in doctor_checks.slurm().finding
+    script(tmp_path / "scontrol", text)
+    check = doctor_checks.slurm(seconds=2.0 if "sleep" in text else 60.0)
+    assert check.status == status and words in check.finding
+
+
+def test_shared_memory_of_killed_jobs(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor_checks.leftovers, "leftovers", lambda *_: found)
+    monkeypatch.setattr(doctor_checks.leftovers, "remove_leftovers", lambda *_: found)
+    found = []
+    assert doctor_checks.shared_memory(clean=True).status == doctor_checks.OK
+    found = [doctor_checks.leftovers.Leftover(tmp_path, 2_000_000)]
+    check = doctor_checks.shared_memory()
+    assert check.status == doctor_checks.NOTE and "1 segment of 2.0 MB" in check.finding
+    assert "doctor --clean" in check.advice
+    assert "removed 1 segment of 2.0 MB" in doctor_checks.shared_memory(clean=True).finding
+
+
 def test_a_missing_dependency_is_broken(monkeypatch):
     versions = {"jaxrl-hpc": "0.1.0", "jax": "1"}
     monkeypatch.setattr(doctor_checks, "installed", versions.get)

@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from jaxrl_hpc import config as configs
+from jaxrl_hpc.config.registry import AGENTS
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.schema import flatten
 from tests import small
 
 
@@ -152,3 +154,16 @@ def test_vtrace_bars_are_in_order():
     configs.from_dict(
         {"agent": {"name": "a2c", "c_bar": 2.0, "vtrace": False}, "env": {"name": "CartPole-v1"}}
     )
+
+
+def test_flatten():
+    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": [2], "e": None}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_tells_the_widths_of_its_layers(name):
+    """Threads and memory are estimated from them."""
+    fields = AGENTS[name].config.model_fields
+    lstm = {"lstm": 48} if "lstm" in fields else {}
+    agent = AGENTS[name].config(network={"hidden": (300, 20)}, **lstm)
+    assert agent.hidden_widths == (300, 20) and agent.recurrent_width == lstm.get("lstm", 0)

@@ -50,11 +50,50 @@ DQN = small.data(
     workflow={"name": "sharded", "num_envs": 24},
     run={"total_env_steps": 4800},
 )
-CASES = {"ppo": PPO, "dqn": DQN}
+
+
+def changed(base: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
+    return base | {name: base.get(name, {}) | changes for name, changes in sections.items()}
+
+
+# One copy per shard, odd sizes, quotients and products of every kind
+ONE_COPY = changed(
+    PPO,
+    agent={"clip_value": True, "kl_stop": True, "kl_limit": 0.005, "distribution": "tanh", "minibatches": 3},
+    env={"name": "Pendulum-v1"},
+    workflow={"num_envs": 12, "unroll_length": 27},
+)
+LSTM = changed(PPO, agent={"lstm": 8, "minibatches": 1}, workflow={"unroll_length": 9})
+A2C = changed(PPO, workflow={"num_envs": 36, "unroll_length": 5}) | {
+    "agent": {"name": "a2c", "network": {"hidden": [16]}, "normalise_advantage": True}
+}
+TD3 = changed(DQN, env={"name": "Pendulum-v1"}) | {
+    "agent": {"name": "td3", "batch_size": 36, "network": {"hidden": [16, 16]}, "n_step": 3}
+}
+RECURRENT = changed(DQN, workflow={"unroll_length": 8, "replay": "local"}) | {
+    "agent": {
+        "name": "recurrent_dqn",
+        "batch_size": 24,
+        "network": {"hidden": [16]},
+        "lstm": 8,
+        "burn_in": 2,
+        "length": 4,
+    },
+    "replay": {"name": "sequence", "capacity": 2400, "min_size": 96},
+}
+CASES = {
+    "ppo": PPO,
+    "dqn": DQN,
+    "one_copy": ONE_COPY,
+    "lstm": LSTM,
+    "a2c": A2C,
+    "td3": TD3,
+    "recurrent": RECURRENT,
+}
 
 
 def config_of(case: str, devices: int = 0) -> configs.Config:
-    """`ppo`, `dqn`: the same bits on every layout; `ppo-fast`, `dqn-fast`: within rounding."""
+    """A case's name: the same bits on every layout; with `-fast` after it: the same within rounding."""
     name, _, fast = case.partition("-")
     data = json.loads(json.dumps(CASES[name]))
     data["workflow"] |= {"deterministic": not fast, "devices": devices}

@@ -279,7 +279,7 @@ def exit_late(status: int) -> None:
     os._exit(status)
 
 
-def main() -> None:
+def main() -> int:
     comm, options = MPI.COMM_WORLD, sys.argv[3:]
     for kind in filter(None, sys.argv[1].split(",")):
         results = everything(comm, kind, int(sys.argv[2]))
@@ -298,9 +298,8 @@ def main() -> None:
             print(json.dumps(found), flush=True)
         if comm.Get_rank() == 1:
             exit_without_finalize.os = SimpleNamespace(**vars(os) | {"_exit": exit_late})  # type: ignore[assignment]
-        if "status" in options:
-            sys.exit(7)
+    return 7 if "status" in options else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_without_finalize.with_status(main))

@@ -226,3 +226,17 @@ def test_a_simulator_that_never_answers_ends_the_job_with_who_waits_for_whom(tmp
     assert status == 76, output
     named = "watchdog of rank 1 (acting, chunk 5): no progress" in output
     assert named or "watchdog of rank 0 (waiting for unrolls of actors on rank 1" in output, output
+
+
+@pytest.mark.full
+def test_a_replay_that_takes_several_unrolls_at_once_is_repeatable(tmp_path):
+    lazy = "workflow.batch_trajectories=4"
+    found = start(
+        3,
+        tmp_path,
+        f"dqn-lazy:{lazy};{RECORD}",
+        f"dqn-again:{lazy};run.replay_schedule=FOLDER/dqn-lazy",
+    )
+    (first,), (again,) = found["dqn-lazy"], found["dqn-again"]
+    assert first["taken"] == 64 and first["summary"]["env_steps"] == 2048
+    assert first["params"] == again["params"]

@@ -64,6 +64,18 @@ def test_two_ranks_have_the_bits_of_one(tmp_path):
         assert result["place"] != expected["place"]
 
 
+@pytest.mark.full
+def test_every_agent_has_the_same_bits_on_several_devices(tmp_path):
+    """Programs for one and for several devices are simplified differently unless that is forbidden."""
+    agents = ["one_copy", "lstm", "a2c", "td3", "recurrent"]
+    alone, several = (start(1, devices, agents, tmp_path) for devices in (0, 4))
+    for agent in agents:
+        (expected,), (result,) = alone[agent], several[agent]
+        assert result["params"] == expected["params"], agent
+        assert str(result["metrics"]) == str(expected["metrics"]), agent  # no episode may have ended: NaN
+        assert result["metrics"]["updates"] > 20 and result["place"] != expected["place"]
+
+
 def everyone(results, name):
     """Hashes by logical shard, from all ranks."""
     assert sum(len(result[name]) for result in results) == 12, "every shard is held once"

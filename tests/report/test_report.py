@@ -16,7 +16,6 @@ from jaxrl_hpc.metrics.parquet import MetricsWriter
 from jaxrl_hpc.report.data import load_run, load_runs
 from jaxrl_hpc.report.page import write_report
 from jaxrl_hpc.report.plots import main_metric, write_plots
-from jaxrl_hpc.report.sections import flatten
 from jaxrl_hpc.runs.directory import RunDirectory
 from tests.report.browser import PROGRAM, Browser
 from tests.report.made_runs import make_run
@@ -100,10 +99,6 @@ def test_page_is_complete_and_escapes_names(runs: list[Path], tmp_path: Path) ->
     marked = re.findall(r'<tr class="differs"><th>(.*?)</th>', body)
     assert marked == ["agent.learning_rate", "env.name", "run.name", "run.seeds"]
     assert not re.search(r"(src|href)=.?(https?:)?//", body)
-
-
-def test_flatten() -> None:
-    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": [2], "e": None}
 
 
 VISIBLE = """[...document.querySelectorAll('.plot')].map(plot => ({

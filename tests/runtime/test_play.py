@@ -58,13 +58,12 @@ def tip(draw, obs, shade) -> tuple[float, float]:
 
 
 def test_angles_are_drawn_the_right_way_round() -> None:
-    classic = render.classic
-    assert tip(classic.cartpole, [1, 0, 0, 0], classic.WARM) == pytest.approx((1, 1.15))
-    assert tip(classic.cartpole, [0, 0, 0.2, 0], classic.WARM)[0] > 0.1  # a positive angle leans right
-    assert tip(classic.pendulum, [1, 0, 0], classic.ACCENT) == pytest.approx((0, 1))  # upright
-    assert tip(classic.pendulum, [-1, 0, 0], classic.ACCENT) == pytest.approx((0, -1))
-    assert tip(classic.acrobot, [1, 0, 1, 0, 0, 0], "#12a17b") == pytest.approx((0, -2))  # hanging
-    assert tip(classic.acrobot, [-1, 0, 1, 0, 0, 0], "#12a17b") == pytest.approx((0, 2), abs=1e-6)
+    assert tip(render.cartpole, [1, 0, 0, 0], render.WARM) == pytest.approx((1, 1.15))
+    assert tip(render.cartpole, [0, 0, 0.2, 0], render.WARM)[0] > 0.1  # a positive angle leans right
+    assert tip(render.pendulum, [1, 0, 0], render.ACCENT) == pytest.approx((0, 1))  # upright
+    assert tip(render.pendulum, [-1, 0, 0], render.ACCENT) == pytest.approx((0, -1))
+    assert tip(render.acrobot, [1, 0, 1, 0, 0, 0], "#12a17b") == pytest.approx((0, -2))  # hanging
+    assert tip(render.acrobot, [-1, 0, 1, 0, 0, 0], "#12a17b") == pytest.approx((0, 2), abs=1e-6)
 
 
 def test_the_film_has_a_picture_per_moment(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_schedule_is_cut_at_a_checkpoint_and_read_back(tmp_path):
 @pytest.mark.parametrize(
     "case, changes, text",
     [
-        ("dqn", ["workflow.batch_trajectories=2"], "one unroll at a time"),
+        ("dqn", ["workflow.name=dyna", "workflow.batch_trajectories=2"], "one unroll at a time"),
         ("a2c", ["workflow.actor_priorities=true"], "cannot rate"),
         ("a2c", ["workflow.lockstep=true", "workflow.max_lag=1"], "max_lag"),
         ("a2c", ["workflow.publish_every=4", "workflow.max_lag=1"], "set it to 3 or more"),
@@ -298,3 +298,34 @@ def test_schedule_is_cut_at_a_checkpoint_and_read_back(tmp_path):
 def test_what_does_not_fit_together(case, changes, text):
     with pytest.raises(UserError, match=text):
         build(actor_learner_jobs.config_of(case, changes))
+
+
+@pytest.mark.parametrize("rated", [False, True])
+@pytest.mark.parametrize("store_next", ["always", "by_index"])
+def test_unrolls_added_at_once_are_stored_as_if_added_one_by_one(rated, store_next):
+    changes = [f"workflow.actor_priorities={str(rated).lower()}", f"replay.store_next={store_next}"]
+    memories = []
+    for batch in (1, 3):
+        config = actor_learner_jobs.config_of(
+            "dqn", [*changes, f"workflow.batch_trajectories={batch}", "replay.capacity=768"]
+        )
+        flow = build(config).workflow
+        hypers = jax.tree.map(jnp.float32, hypers_of(config))
+        state = flow.init(jax.random.key(0), hypers)
+        acting = make_acting(
+            flow.learning.env, flow.learning.agent, hypers["agent"], copies=4, length=8, priorities=rated
+        )
+        params = flow.learning.agent.actor(state.learner)
+        copies = acting.start(jax.random.key(1), np.int32(0))
+        fill = jax.jit(lambda state, unrolls, flow=flow: flow.learning.fill(state, unrolls, flow.team))
+        unrolls = []
+        for _ in range(30):
+            copies, _, trajectory, priority = acting.unroll(params, copies)
+            unrolls.append((trajectory, priority))
+            if len(unrolls) == batch:
+                state, unrolls = fill(state, unrolls), []
+        assert int(state.env_steps) == 30 * 4 * 8 and int(state.iteration) == 30 // batch
+        memories.append(state.replay)
+    one, several = memories
+    assert int(one.memory.ring.written) == 240 > 192  # the ring has come round
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(one), jax.tree.leaves(several))

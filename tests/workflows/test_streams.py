@@ -189,7 +189,7 @@ def test_workers_of_a_parameter_server() -> None:
     init = jax.jit(lambda key, number: worker.init(key, HYPERS, number, True))
     work = jax.jit(worker.work)
     for number in range(2):
-        sums = {name: jnp.float32(0) for name in ("loss", "grad_norm")}
+        sums = {name: jnp.float32(0) for name in ("loss", "grad_norm", "updates_used")}
         work(init(jax.random.key(0), jnp.int32(number)).own, sums, jnp.int32(0))
     jax.effects_barrier()
     del SEEN["init"][-1]  # all workers begin alike

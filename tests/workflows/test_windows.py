@@ -92,15 +92,15 @@ def test_windows_continue_over_the_unrolls_of_the_one_actor_of_dyna(max_lag, use
     def run(key: jax.Array) -> dict[str, jax.Array]:
         state = learner.init(key, HYPERS, team)
         state = jax.lax.fori_loop(0, 12, lambda _, s: learner.fill(s, [(unroll, ())], team), state)
-        return update.window_metrics(made, memory.sample(state.replay, key, jnp.float32(0)))
+        return update.replay_metrics(made, memory.sample(state.replay, key, jnp.float32(0)))
 
     assert float(run(jax.random.key(0))["window_used"]) == used
 
 
 def test_steps_used_are_counted_up_to_the_first_end() -> None:
     last = jnp.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], bool)
-    batch = Batch(Transition(*[()] * 4, last, (), ()), (), ())  # type: ignore[arg-type]
-    found = update.window_metrics(agent()._replace(needs=Windows(3, 4)), batch)["window_used"]
+    batch = Batch(Transition(*[()] * 4, last, (), ()), jnp.ones(4), ())  # type: ignore[arg-type]
+    found = update.replay_metrics(agent()._replace(needs=Windows(3, 4)), batch)["window_used"]
     np.testing.assert_allclose(found, (3 + 1 + 2 + 3) / 4)
 
 

@@ -13,7 +13,7 @@ ones from the old, a change and its number. A change older than `max_lag` exchan
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from jaxrl_hpc.comm.rma.selftest import examine
 from jaxrl_hpc.comm.rma.window import Window
 from jaxrl_hpc.comm.waiting import wait_for
 from jaxrl_hpc.errors import UserError
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 Combine = Callable[[np.ndarray, np.ndarray, int], None]  # (stored bytes, changed in place; change; number)
 Rule = Literal["lock", "hogwild", "accumulate"]
@@ -78,7 +81,7 @@ def add_numbers(stored: np.ndarray, change: np.ndarray, number: int) -> None:
 class WindowExchange:
     """All three rules; the memory is worker 0's."""
 
-    def __init__(self, comm: Any, rule: Rule, settings: ExchangeSettings) -> None:
+    def __init__(self, comm: Intracomm, rule: Rule, settings: ExchangeSettings) -> None:
         self.rule, self.settings = rule, settings
         verdict = examine(comm)
         if not verdict.works:
@@ -149,7 +152,7 @@ class WindowExchange:
         self.window.free()
 
 
-def _one_node(comm: Any) -> bool:
+def _one_node(comm: Intracomm) -> bool:
     from mpi4py import MPI
 
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)

@@ -6,7 +6,7 @@ depends on the order of exchanges alone. It waits for messages in flight.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +15,16 @@ from jaxrl_hpc.comm.messaging import Outbox
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.comm.watchdog import Watchdog
 
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
 LINE = 64  # bytes
 
 
 class ExchangeLog:
     """One worker's end. Made by all of them together."""
 
-    def __init__(self, comm: Any, nbytes: int, watchdog: Watchdog) -> None:
+    def __init__(self, comm: Intracomm, nbytes: int, watchdog: Watchdog) -> None:
         from mpi4py import MPI
 
         self._any, self._status = MPI.ANY_SOURCE, MPI.Status()

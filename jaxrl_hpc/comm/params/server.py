@@ -11,14 +11,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from jaxrl_hpc.comm.buffers import ALIGNMENT, aligned
+from jaxrl_hpc.comm.messaging import Outbox
 from jaxrl_hpc.comm.params.exchange import LINE, Answer, ExchangeSettings
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.comm.watchdog import Watchdog
+from jaxrl_hpc.types import StopRequest
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 LOAD, READ, SWAP, STOP = 0, 1, 2, 3  # tags of requests
 TELL_SECONDS = 0.5  # waits that are longer are told to the watchdog
@@ -41,7 +46,9 @@ class ExchangeRequest(NamedTuple):
 class Client:
     """A worker's end (exchange.Exchange)."""
 
-    def __init__(self, comm: Any, servers: list[int], settings: ExchangeSettings, watchdog: Watchdog) -> None:
+    def __init__(
+        self, comm: Intracomm, servers: list[int], settings: ExchangeSettings, watchdog: Watchdog
+    ) -> None:
         self.comm, self.servers, self.watchdog = comm, servers, watchdog
         self.stored = bounds(settings.stored, len(servers))
         self.change = bounds(settings.change, len(servers))
@@ -50,6 +57,7 @@ class Client:
         self.signal = (0, 0)  # that a server got, and its rank
         self.finished = False  # told to servers when they are released
         self.backoff = Backoff()
+        self._outbox = Outbox(comm)
 
     def load(self, data: np.ndarray, number: int) -> None:
         self._ask(LOAD, [number] * len(self.servers), [data[low:high] for low, high in self.stored])
@@ -64,12 +72,11 @@ class Client:
         return self._ask(SWAP, known, [change[low:high] for low, high in self.change])
 
     def _ask(self, tag: int, known: list[int], parts: list[np.ndarray]) -> Answer:
-        sent = []
         for server, number, part in zip(self.servers, known, parts, strict=True):
             letter = aligned(LINE + part.size)
             letter[:LINE].view(np.int64)[0] = number
             letter[LINE:] = part
-            sent.append((self.comm.Isend(letter, dest=server, tag=tag), letter))
+            self._outbox.send(server, letter, tag)
         out = aligned(self.size)
         numbers, used = 0, True
         for place, (server, (low, high)) in enumerate(zip(self.servers, self.stored, strict=True)):
@@ -81,8 +88,7 @@ class Client:
             out[low:high] = letter[LINE:]
             if signal:
                 self.signal = (signal, server)
-        for request, _ in sent:
-            request.Wait()
+        self._outbox.flush()
         return Answer(numbers, used, out)
 
     def _receive(self, server: int, size: int) -> np.ndarray:
@@ -110,7 +116,7 @@ class Server:
 
     def __init__(
         self,
-        comm: Any,
+        comm: Intracomm,
         shard: int,
         shards: int,
         settings: ExchangeSettings,
@@ -127,7 +133,7 @@ class Server:
         self.loaded = False
         self._waiting: dict[int, deque[ExchangeRequest]] = {}
 
-    def serve(self, watchdog: Watchdog, signal: Any) -> bool:
+    def serve(self, watchdog: Watchdog, signal: StopRequest) -> bool:
         """Until worker 0 says STOP -> whether the run is finished."""
         backoff = Backoff()
         while True:
@@ -157,7 +163,7 @@ class Server:
         self.number += 1
         return used
 
-    def _answer(self, rank: int, number: int, used: bool, signal: Any) -> None:
+    def _answer(self, rank: int, number: int, used: bool, signal: StopRequest) -> None:
         letter = aligned(LINE + self.data.size)
         letter[:LINE].view(np.int64)[:3] = (number, used, signal.number)
         letter[LINE:] = self.data

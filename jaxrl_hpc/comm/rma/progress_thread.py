@@ -8,7 +8,10 @@ calls MPI periodically (a probe on a communicator of its own, where nothing ever
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 INTERVAL_SECONDS = 0.0005
 
@@ -16,7 +19,7 @@ INTERVAL_SECONDS = 0.0005
 class ProgressThread:
     """A context manager. Making one is collective. It runs during compiled calls, which release the GIL."""
 
-    def __init__(self, comm: Any, interval: float = INTERVAL_SECONDS) -> None:
+    def __init__(self, comm: Intracomm, interval: float = INTERVAL_SECONDS) -> None:
         self._comm, self._interval = comm.Dup(), interval
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mpi-progress", daemon=True)

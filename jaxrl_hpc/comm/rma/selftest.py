@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from jaxrl_hpc.comm.rma.atomics import AtomicCounter, Bitmap
 from jaxrl_hpc.comm.rma.ring import RingQueue
 from jaxrl_hpc.comm.rma.window import Kind, NoWindow, Window, rounded
 from jaxrl_hpc.comm.waiting import wait_for
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 ITEMS, ITEM_BYTES, CAPACITY = 12, 1000, 4
 TRIES, BUSY_SECONDS = 3, 0.12
@@ -54,7 +57,7 @@ class SelfTestResult(NamedTuple):
     kind: Kind
 
 
-def examine(comm: Any, kind: Kind = "auto", seconds: float = DEADLINE_SECONDS) -> Verdict:
+def examine(comm: Intracomm, kind: Kind = "auto", seconds: float = DEADLINE_SECONDS) -> Verdict:
     """Collective. Leaves a thread behind if an operation never ends."""
     agreement, trial = comm.Dup(), SelfTest(comm.Dup(), kind, seconds)
     thread = threading.Thread(target=trial.run, daemon=True)
@@ -87,7 +90,7 @@ def examine(comm: Any, kind: Kind = "auto", seconds: float = DEADLINE_SECONDS) -
 class SelfTest:
     """What one rank does, on a thread; others may look at it meanwhile."""
 
-    def __init__(self, comm: Any, kind: Kind, seconds: float) -> None:
+    def __init__(self, comm: Intracomm, kind: Kind, seconds: float) -> None:
         self.comm, self.kind, self.seconds = comm, kind, seconds
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.stage = "making a window"

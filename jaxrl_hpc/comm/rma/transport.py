@@ -226,7 +226,7 @@ class WindowLearner:
 
     def _order(self) -> Iterable[int]:
         if self.mixed and self._options.selection == "random":
-            return self._rng.permutation(self._own + self._others).tolist()
+            return map(int, self._rng.permutation(self._own + self._others))
         self._turn = (self._turn + 1) % max(len(self._own), 1)
         return self._own[self._turn :] + self._own[: self._turn]
 

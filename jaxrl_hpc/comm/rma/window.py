@@ -22,12 +22,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from jaxrl_hpc.comm.buffers import ALIGNMENT
 from jaxrl_hpc.errors import UserError
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 Kind = Literal["auto", "network", "shared"]
 Bits = Literal[32, 64]
@@ -46,7 +49,7 @@ def rounded(nbytes: int) -> int:
 class Window:
     """Bytes of every rank of a communicator, zero at first. Making and freeing one is collective."""
 
-    def __init__(self, comm: Any, nbytes: int, kind: Kind = "auto") -> None:
+    def __init__(self, comm: Intracomm, nbytes: int, kind: Kind = "auto") -> None:
         from mpi4py import MPI
 
         self.comm = comm.Dup()  # failures and barriers of its own

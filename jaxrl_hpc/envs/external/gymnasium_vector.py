@@ -9,21 +9,18 @@ next step   the step after the end resets and ignores its action. It must not be
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from jaxrl_hpc.envs.external.gymnasium_copies import Copies
 from jaxrl_hpc.envs.external.gymnasium_spaces import to_library
 from jaxrl_hpc.envs.external.simulator import (
-    FAULTS,
     StepOutcome,
     Wrong,
     conform,
     conform_flags,
     conform_rows,
-    describe_exception,
 )
 from jaxrl_hpc.types import EnvSpec
 
@@ -94,71 +91,37 @@ class Vector:
         self.env.close()
 
 
-class Ones:
+class Ones(Copies):
     """A `Simulator` of vector environments of one copy each, for those that reset in the next step."""
 
-    restarts_alone = True
+    def _actions(self, action: np.ndarray) -> Any:
+        return to_library(self.envs[0].single_action_space, action)
 
-    def __init__(self, make: Callable[[], Any], spec: EnvSpec, copies: int) -> None:
-        self.make, self.spec = make, spec
-        self.envs = [make() for _ in range(copies)]
-        self.busy: int | None = None
+    def _advance(self, copy: int, actions: Any) -> Any:
+        return self.envs[copy].step(actions[copy : copy + 1])
 
-    def _one(self, values: Any, reward: Any = (0.0,)) -> tuple[np.ndarray, np.float32]:
+    def _first(self, copy: int, actions: Any) -> np.ndarray:
+        return self._observation(self._advance(copy, actions)[0])  # its reset, without the action
+
+    def _one(self, values: Any, reward: Any = (0.0,)) -> tuple[np.ndarray, np.ndarray]:
         troubles: dict[int, str] = {}
         obs, gain = conform_rows(values, self.spec, 1, reward, troubles)
         if troubles:
             raise Wrong(troubles[0])
         return obs[0].copy(), gain[0]
 
-    def _flag(self, values: Any, what: str) -> bool:
+    def _observation(self, value: Any) -> np.ndarray:
+        return self._one(value)[0]
+
+    def _take(self, copy: int, seen: Any, gain: Any, final: np.ndarray, reward: np.ndarray) -> None:
+        final[copy], reward[copy] = self._one(seen, gain)
+
+    def _flag(self, value: Any, what: str) -> bool:
         troubles: dict[int, str] = {}
-        flags = conform_flags(values, 1, what, troubles)
+        flags = conform_flags(value, 1, what, troubles)
         if troubles:
             raise Wrong(troubles[0])
         return bool(flags[0])
-
-    def reset(self, seeds: np.ndarray) -> np.ndarray:
-        return self.restart(list(range(len(self.envs))), seeds, anew=False)
-
-    def step(self, action: np.ndarray) -> StepOutcome:
-        number, spec = len(self.envs), self.spec
-        obs = np.zeros((number, *spec.obs_shape), spec.obs_dtype)
-        final = np.zeros_like(obs)
-        reward = np.zeros(number, np.float32)
-        terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
-        troubles: dict[int, str] = {}
-        actions = to_library(self.envs[0].single_action_space, action)
-        for i, env in enumerate(self.envs):
-            self.busy = i
-            try:
-                seen, gain, ended, cut, _ = env.step(actions[i : i + 1])
-                final[i], reward[i] = self._one(seen, gain)
-                failed, limit = self._flag(ended, "terminated"), self._flag(cut, "truncated")
-                terminated[i], truncated[i] = failed, limit and not failed
-                obs[i] = final[i]
-                if failed or limit:
-                    obs[i], _ = self._one(env.step(actions[i : i + 1])[0])  # its reset, without the action
-            except FAULTS as error:
-                troubles[i] = describe_exception(error)
-        self.busy = None
-        return StepOutcome(obs, final, reward, terminated, truncated, troubles)
-
-    def restart(self, copies: list[int], seeds: np.ndarray, anew: bool = True) -> np.ndarray:
-        found = []
-        for i, seed in zip(copies, seeds, strict=True):
-            self.busy = i
-            if anew:
-                with contextlib.suppress(*FAULTS):
-                    self.envs[i].close()
-                self.envs[i] = self.make()
-            found.append(self._one(self.envs[i].reset(seed=int(seed))[0])[0])
-        self.busy = None
-        return np.stack(found)
-
-    def close(self) -> None:
-        for env in self.envs:
-            env.close()
 
 
 def _rows(mask: np.ndarray, like: np.ndarray) -> np.ndarray:

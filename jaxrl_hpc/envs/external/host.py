@@ -272,7 +272,7 @@ def count_given_up_elsewhere(env: Env, dropped: int, restarted: int) -> None:
 
 @contextlib.contextmanager
 def simulator_failures_told(env: Env) -> Iterator[None]:
-    """Whatever ends the programs inside because a simulator failed is count_given_up_elsewhere as the
+    """Whatever ends the programs inside because a simulator failed is reported as the
     simulator's failure."""
     try:
         yield

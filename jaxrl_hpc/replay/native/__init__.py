@@ -7,6 +7,7 @@ so that `vmap` neither copies nor slices trees. Their results equal those of `su
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,17 @@ def _attributes(shape: TreeLayout, simd: bool) -> dict[str, Any]:
 
 def find(shape: TreeLayout, tree: Array, words: Array, *, simd: bool = True) -> tuple[Array, Array]:
     """As `sum_tree.find`."""
-    return _draw("find", words.shape[0])(tree, words, **_attributes(shape, simd))
+    index, priority = _draw("find", words.shape[0])(tree, words, **_attributes(shape, simd))
+    return index, priority
 
 
 def sample(
     shape: TreeLayout, tree: Array, words: Array, number: int, stratified: bool, *, simd: bool = True
 ) -> tuple[Array, Array]:
     """As `sum_tree.sample`."""
-    return _draw("sample", number)(tree, words, stratified=stratified, **_attributes(shape, simd))
+    call = _draw("sample", number)
+    index, priority = call(tree, words, stratified=stratified, **_attributes(shape, simd))
+    return index, priority
 
 
 def update(
@@ -58,20 +62,22 @@ def update(
 ) -> Array:
     """As `sum_tree.update`, for priorities that are clipped already."""
     call = _in_place("update", tree)
-    return call(tree, index, priority, revive=revive, **_attributes(shape, simd))
+    changed: Array = call(tree, index, priority, revive=revive, **_attributes(shape, simd))
+    return changed
 
 
 def assign(shape: TreeLayout, tree: Array, start: Array, priority: Array, *, simd: bool = True) -> Array:
     """As `sum_tree.assign`, for priorities that are zero or clipped already."""
-    return _in_place("assign", tree)(tree, start, priority, **_attributes(shape, simd))
+    changed: Array = _in_place("assign", tree)(tree, start, priority, **_attributes(shape, simd))
+    return changed
 
 
-def _draw(name: str, number: int) -> Any:
+def _draw(name: str, number: int) -> Callable[..., Any]:
     results = (jax.ShapeDtypeStruct((number,), jnp.int32), jax.ShapeDtypeStruct((number,), jnp.float32))
     return jax.ffi.ffi_call(_target(name), results, vmap_method="broadcast_all")
 
 
-def _in_place(name: str, tree: Array) -> Any:
+def _in_place(name: str, tree: Array) -> Callable[..., Any]:
     return jax.ffi.ffi_call(
         _target(name),
         jax.ShapeDtypeStruct(tree.shape, tree.dtype),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from jaxrl_hpc.comm.messaging import ControlMessage, Kind
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.metrics.trace import Trace
-from jaxrl_hpc.types import Array, PyTree
+from jaxrl_hpc.types import Array, PyTree, StopRequest
 from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorState, Header, Link, UnrollMessage
 
 
@@ -94,7 +93,7 @@ class Actor:
         else:
             self.state = ActorState(self.acting.start(key, np.int32(self.roles.number)), note.extra)
 
-    def serve(self, signal: Any) -> bool:
+    def serve(self, signal: StopRequest) -> bool:
         """Act until told to stop -> whether the run is finished. A signal's `number` is passed on."""
         while self.stopped is None:
             self.listen(signal)
@@ -108,7 +107,7 @@ class Actor:
             self.deliver(signal)
         return self.stopped
 
-    def listen(self, signal: Any) -> None:
+    def listen(self, signal: StopRequest) -> None:
         while (note := self.control.receive()) is not None:
             self.obey(note)
         if signal.number and not self._signalled:
@@ -190,7 +189,7 @@ class Actor:
         self.state = ActorState(rollout, self.state.sequence + 1)
         self.trace.since("acting", began, version=version)
 
-    def deliver(self, signal: Any) -> None:
+    def deliver(self, signal: StopRequest) -> None:
         while self.stopped is None and not self.channel.offer(self.message):
             self.listen(signal)
             self.wait(f"waiting for rank {self.learner} to take its unrolls")

@@ -3,9 +3,9 @@
     actor a:   newest parameters → unroll [T, B] ── message ──→ learner:  queue → iterate → publish ─┐
         ↑───────────────────────── parameters with a version ←────────────────────────────────────────┘
 
-One iteration of the learner takes `batch_trajectories` unrolls, or one unroll and K replay samples. A version
-is the number of iterations; every unroll carries the version that made it. A3C and IMPALA are A2C in this
-workflow, Ape-X is DQN with an epsilon per copy and priorities by the actors (configs/workflows/).
+One iteration of the learner takes `batch_trajectories` unrolls, and K replay samples if there is a replay. A
+version is the number of iterations; every unroll carries the version that made it. A3C and IMPALA are A2C in
+this workflow, Ape-X is DQN with an epsilon per copy and priorities by the actors (configs/workflows/).
 
 Transports differ in how messages travel (comm/transport.py); everything else is the same for all of them.
 """

@@ -27,8 +27,10 @@ class ActorLearnerConfig(WorkflowConfig):
     )
     num_envs: int = static(8, "environment copies of each actor", ge=1)
     unroll_length: int = static(0, "steps of every copy per message; 0: as many as suit the agent", ge=0)
-    updates_per_iteration: int = static(1, "replay samples learned from per unroll", ge=1)
-    batch_trajectories: int = static(1, "unrolls per update, for agents that learn from them", ge=1)
+    updates_per_iteration: int = static(1, "replay samples learned from per iteration", ge=1)
+    batch_trajectories: int = static(
+        1, "unrolls per iteration: learned from together, or written to the replay at once", ge=1
+    )
     in_flight: int = static(1, "unrolls of an actor that may be under way before it waits", ge=1, le=1024)
     publish_every: int = static(1, "iterations between new parameters for actors", ge=1)
     max_lag: int | None = static(
@@ -51,6 +53,10 @@ class ActorLearnerConfig(WorkflowConfig):
         return not self.lockstep
 
     @property
+    def unrolls_per_add(self) -> int:
+        return self.batch_trajectories
+
+    @property
     def may_lose_unrolls(self) -> bool:
         """Whether the transport throws unrolls away when it is full."""
         return False
@@ -68,10 +74,6 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
     """What does not fit together, one sentence each."""
     config.check_priorities(agent, replay)
     check_windows(agent, replay, config.unroll_length, config.cuts_windows, "")
-    if replay and config.batch_trajectories > 1:
-        raise UserError(
-            "workflow.batch_trajectories: an agent with a replay takes one unroll at a time; set it to 1"
-        )
     if config.max_lag is not None:
         # how old a fresh unroll may be: parameters are published now and then, and actors may hold back
         behind = config.publish_every - 1

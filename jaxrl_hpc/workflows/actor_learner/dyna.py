@@ -12,7 +12,7 @@ simulated ones (Dyna-Q, agents/dyna_q.py: prioritised sweeping, a trusted model 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ class Dyna(ActorLearner):
     def start(self, state: ActorLearnerState) -> ActorLearnerState:
         state, job = super().start(state), self.job
         self._extra: dict[int, int] = {}  # replayed: iteration -> samples beyond K
-        self._written: Any = None
+        self._written: TextIO | None = None
         if job is None:
             return state
         self._replays = bool(job.replay_schedule)
@@ -124,6 +124,8 @@ class Dyna(ActorLearner):
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
     if replay is None:
         raise UserError("workflow dyna: planning needs a replay to start from; use an agent such as dyna_q")
+    if config.batch_trajectories > 1:
+        raise UserError("workflow.batch_trajectories: planners take one unroll at a time; set it to 1")
     if config.actors > 1:
         raise UserError("workflow.actors: one rank acts in the real environment; leave it at 0 or 1")
     if config.max_updates < config.updates_per_iteration:

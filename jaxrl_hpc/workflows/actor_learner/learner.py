@@ -3,6 +3,9 @@
     fill     unroll → running statistics → replay
     iterate  fill, then K × (sample, gradient, apply, prioritise); or one batch of unrolls, learned from once
 
+Lazy writing (PALRL, Zhang et al. 2021): several unrolls of an iteration go into the replay at once, so that
+its tree is updated once for all of them.
+
 Several learners take every step together, and the mean of their gradients, one flattened message, keeps them
 the same bit for bit. In mode `own` each has its actors and its replay. In mode `shared` the first has all of
 them and gives every learner an equal part of each batch.
@@ -111,19 +114,19 @@ class LearnerPrograms:
         self.settings, self.env, self.agent, self.replay = settings, env, agent, replay
 
     def init(self, key: Array, hypers: dict[str, dict[str, Array]], team: LearnerGroup) -> ActorLearnerState:
-        agent_key, rollout_key, run_key = jax.random.split(key, 3)
+        agent_key, _, run_key = jax.random.split(key, 3)  # actors use the second
         learner = self.agent.init(agent_key, hypers["agent"])
         memory: PyTree = ()
         if self.replay and team.has_data:
-            step = jax.eval_shape(lambda: self._one_step(learner, rollout_key))
-            example = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), step)
-            memory = self.replay.init(example, hypers["replay"])
+            memory = self.replay.init(self._example(learner), hypers["replay"])
         return ActorLearnerState(learner, memory, run_key, jnp.int32(0), jnp.int32(0))
 
-    def _one_step(self, learner: LearnerState, key: Array) -> Transition:
+    def _example(self, learner: LearnerState) -> Transition:
+        """One step without leading axes; of `learner` only shapes matter."""
         ids = jnp.arange(self.settings.copies, dtype=jnp.int32)
-        copies = rollout.start(self.env, self.agent, key, ids)
-        return rollout.unroll(self.env, self.agent, self.agent.actor(learner), copies, 1)[1]
+        copies = jax.eval_shape(lambda key: rollout.start(self.env, self.agent, key, ids), jax.random.key(0))
+        actor = jax.eval_shape(self.agent.actor, learner)
+        return rollout.example_transition(self.env, self.agent, actor, copies)
 
     def fill(
         self, state: ActorLearnerState, unrolls: Sequence[tuple[Transition, PyTree]], team: LearnerGroup
@@ -144,13 +147,19 @@ class LearnerPrograms:
         if agent.statistics is not None and agent.update_statistics is not None:
             sums = self._moments(learner, trajectory, team)
             learner = agent.update_statistics(learner, sums)
-        if self.replay and trajectory is not None:
-            ((_, priority),) = unrolls
-            if not settings.continuous:
-                trajectory = trajectory._replace(last=trajectory.last.at[-1].set(True))
-            memory = self.replay.add(memory, trajectory, priority if settings.priorities else None)
+        if self.replay and unrolls:
+            memory = self._add(memory, unrolls)
         iteration = state.iteration + 1
         return ActorLearnerState(learner, memory, state.key, iteration, env_steps), trajectory
+
+    def _add(self, memory: PyTree, unrolls: Sequence[tuple[Transition, PyTree]]) -> PyTree:
+        """Unrolls one after the other in time: one write, and one update of the replay's tree for all."""
+        assert self.replay is not None
+        block, priority = jax.tree.map(lambda *x: jnp.concatenate(x), *unrolls)
+        if not self.settings.continuous:
+            ends = slice(self.settings.length - 1, None, self.settings.length)
+            block = block._replace(last=block.last.at[ends].set(True))
+        return self.replay.add(memory, block, priority if self.settings.priorities else None)
 
     def _moments(self, learner: LearnerState, trajectory: Transition | None, team: LearnerGroup) -> PyTree:
         """Sums over what all learners took."""
@@ -162,11 +171,10 @@ class LearnerPrograms:
 
     def unroll_shape(self, learner: PyTree, number: int) -> Transition:
         """Shapes of `number` unrolls side by side."""
-        step = jax.eval_shape(self._one_step, learner, jax.random.key(0))
-        width = number * self.settings.copies
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((self.settings.length, width, *x.shape[2:]), x.dtype), step
-        )
+        step = jax.eval_shape(self._example, learner)
+        lead = (self.settings.length, number * self.settings.copies)
+        shape: Transition = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), step)
+        return shape
 
     def iterate(
         self,
@@ -230,7 +238,7 @@ class LearnerPrograms:
             whole = broadcast(team.collectives, mine, self._sample_shape(learner))
             part = part_of(whole, jnp.int32(team.number), team.size)
             learner, metrics, priority = learning.learn(agent, learner, part, learn_key, team.reduce)
-            metrics |= learning.window_metrics(agent, whole)
+            metrics |= learning.replay_metrics(agent, whole)
             assert team.collectives is not None
             everyone = team.collectives("gather", priority[None])  # [learners, N / learners]
             if team.has_data:

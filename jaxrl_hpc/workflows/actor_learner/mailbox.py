@@ -179,13 +179,17 @@ class Mailbox:
 
     def _pick(self) -> UnrollMessage | None:
         if not self.replayed:
-            return self.acting.message.unpack(self.queue.popleft().buffer) if self.queue else None
+            return self._unpacked(self.queue.popleft()) if self.queue else None
         wanted = self.replayed.next()
         for place, queued in enumerate(self.queue):
             if queued[:2] == wanted[:2]:
                 del self.queue[place]
-                return self.acting.message.unpack(queued.buffer)
+                return self._unpacked(queued)
         return None
+
+    def _unpacked(self, queued: Queued) -> UnrollMessage:
+        message: UnrollMessage = self.acting.message.unpack(queued.buffer)
+        return message
 
     def _queued(self, buffer: np.ndarray) -> Queued:
         header = self.acting.message.unpack(buffer).header
@@ -294,7 +298,7 @@ class Mailbox:
             return False
         sent, lost = self._sequence(actor), self._reports[actor].extra
         if self.channel.gone is not None:
-            return self.channel.gone(actor) >= sent - self._first[actor]
+            return bool(self.channel.gone(actor) >= sent - self._first[actor])
         if self._next[actor] < sent and self._received[actor] + lost >= sent - self._first[actor]:
             self._lose(actor, self._next[actor], sent)  # the newest ones: no later number shows the gap
             self._next[actor] = sent

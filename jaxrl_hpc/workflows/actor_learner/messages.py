@@ -7,6 +7,7 @@ state       an actor's environment copies and how far it is: what a checkpoint k
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -26,11 +27,11 @@ from jaxrl_hpc.workflows import update
 class Header(NamedTuple):
     """Where an unroll comes from. NumPy scalars."""
 
-    actor: Any  # int64 number among actors
-    sequence: Any  # int64 number among the actor's unrolls, from 0 on
-    version: Any  # int64 of the parameters that acted
-    busy: Any  # float64 seconds that the actor worked for it
-    idle: Any  # float64 seconds that it waited before
+    actor: np.int64  # number among actors
+    sequence: np.int64  # number among the actor's unrolls, from 0 on
+    version: np.int64  # of the parameters that acted
+    busy: np.float64  # seconds that the actor worked for it
+    idle: np.float64  # seconds that it waited before
 
 
 class UnrollMessage(NamedTuple):
@@ -53,14 +54,15 @@ class ActorState(NamedTuple):
     """What continues an actor."""
 
     rollout: RolloutState
-    sequence: Any  # int64 unrolls made
+    sequence: Any  # unrolls made: int, int64 where packed
 
 
 class ActorPrograms(NamedTuple):
     """An actor's programs, and the layouts that follow from them."""
 
-    start: Any  # (key of the run) -> ActorState of actor `number`: (key, number [])
-    unroll: Any  # (actor params, rollout state) -> (rollout state, ended, trajectory, priority)
+    start: Callable[[Array, Array | np.int32], RolloutState]  # (key of the run, number []) -> its copies
+    unroll: Callable[[PyTree, RolloutState], tuple[RolloutState, Episodes, Transition, PyTree]]
+    # (actor params, state) -> (state, ended, trajectory, priority)
     message: BufferLayout
     params: BufferLayout
     state: BufferLayout

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
-from jaxrl_hpc.checkpoint.sharded import ShardedCheckpointer
 from jaxrl_hpc.comm.collectives import Collectives, compare_replicas
 from jaxrl_hpc.comm.layout import Layout
 from jaxrl_hpc.comm.messaging import Control
@@ -41,6 +39,7 @@ from jaxrl_hpc.types import (
     Role,
     StopRequest,
     Store,
+    Transition,
 )
 from jaxrl_hpc.workflows.actor_learner import staleness
 from jaxrl_hpc.workflows.actor_learner.actor import Actor
@@ -55,6 +54,7 @@ from jaxrl_hpc.workflows.actor_learner.learner import (
 )
 from jaxrl_hpc.workflows.actor_learner.mailbox import ArrivalSchedule, Mailbox, MailboxRules
 from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorSnapshot, Link, make_acting
+from jaxrl_hpc.workflows.actor_learner.store import ActorLearnerStore
 from jaxrl_hpc.workflows.base import WorkflowBase
 
 
@@ -86,7 +86,7 @@ class ActorLearner(WorkflowBase):
         self.mailbox: Mailbox | None = None
         self.acting: ActorPrograms
         self.channel: Any = None  # this rank's end
-        self.control: Any = None
+        self.control: Control
         self.job: Job | None = None  # None: this process only inspects
         self.restored: ActorSnapshot | None = None  # actors' part of the checkpoint that is being continued
         self.seconds_before = 0.0  # of earlier jobs of the run
@@ -94,7 +94,7 @@ class ActorLearner(WorkflowBase):
         self._left_out = np.zeros(2)  # unrolls of the whole run that were dropped and lost
         self._clock = (0.0, time.perf_counter())  # seconds waited, and when that was
         self._counts: dict[str, int] = {}  # of the channel, up to the last metrics
-        self._programs: dict[str, Any] = {}
+        self._programs: dict[str, Callable[..., PyTree]] = {}
         self._names: list[str] = []
 
     # -- joining a job -------------------------------------------------------
@@ -251,7 +251,12 @@ class ActorLearner(WorkflowBase):
         return self.mailbox.snapshot() if self.mailbox else ActorSnapshot.nothing(self.acting)
 
     def store(self, directory: Path, keep: int) -> Store:
-        return ActorLearnerStore(self, directory, keep)
+        return ActorLearnerStore(
+            self.ranks, directory, keep, self.snapshot, self._resumed, inspects=self.job is None
+        )
+
+    def _resumed(self, actors: ActorSnapshot | None, seconds: float) -> None:
+        self.restored, self.seconds_before = actors, seconds
 
     def stop_request(self) -> tuple[int, int]:
         return self.mailbox.signal if self.mailbox else (0, 0)
@@ -271,7 +276,9 @@ class ActorLearner(WorkflowBase):
     # -- the learner ---------------------------------------------------------
 
     def init(self, key: Array, hypers: PyTree) -> ActorLearnerState:
-        return jax.jit(lambda key, hypers: self.learning.init(key, hypers, self.team))(key, hypers)
+        init = jax.jit(lambda key, hypers: self.learning.init(key, hypers, self.team))
+        state: ActorLearnerState = init(key, hypers)
+        return state
 
     def learner(self, state: ActorLearnerState) -> LearnerState:
         return state.learner
@@ -294,12 +301,17 @@ class ActorLearner(WorkflowBase):
             "params": self._program(lambda s: learning.agent.actor(s.learner), (), state),
             "mark": self._program(mark, (), state),
         }
+        if learning.replay and learning.replay.drawable and team.has_data:
+            share = learning.replay.drawable
+            self._programs["drawable"] = self._program(lambda s: share(s.replay), (), state)
         if self.warmup_iterations:
             self._programs["fill"] = self._program(
                 functools.partial(learning.fill, team=team), (0,), state, unrolls
             )
 
-    def _program(self, function: Any, donate: tuple[int, ...], *shapes: PyTree) -> Any:
+    def _program(
+        self, function: Callable[..., PyTree], donate: tuple[int, ...], *shapes: PyTree
+    ) -> Callable[..., PyTree]:
         """Compiled ahead. With messages inside (mpi4jax) it is called through jit, which finds it cached."""
         jitted = jax.jit(function, donate_argnums=donate)
         compiled = jitted.lower(*shapes).compile()
@@ -314,7 +326,7 @@ class ActorLearner(WorkflowBase):
         packing.pack(self._programs["params"](state), buffer)
         self.mailbox.published(version, buffer)
 
-    def _take(self, version: int) -> list[tuple[Any, Any]]:
+    def _take(self, version: int) -> list[tuple[Transition, PyTree]]:
         if self.mailbox is None:  # another learner has the data
             assert self.job is not None
             self.job.watchdog.at("learning", version, often=True)
@@ -347,7 +359,8 @@ class ActorLearner(WorkflowBase):
         mine = self.mailbox.ages if self.mailbox else staleness.Staleness()
         idle = self.mailbox.backoff.seconds if self.mailbox else 0.0
         now = time.perf_counter()
-        shares = [(idle - self._clock[0]) / max(now - self._clock[1], 1e-9)]
+        drawable = float(self._programs["drawable"](state)) if "drawable" in self._programs else 0.0
+        shares = [(idle - self._clock[0]) / max(now - self._clock[1], 1e-9), drawable]
         self._clock = (idle, now)
         values = [float(sums[name]) / max(iterations, 1) for name in self._names]
         counts = self.channel.counts
@@ -359,9 +372,12 @@ class ActorLearner(WorkflowBase):
         mine.reset()
         count = len(self._names)
         metrics: dict[str, Any] = dict(zip(self._names, total[:count] / self.ranks.size, strict=True))
-        metrics |= staleness.describe(total[count + 1 : count + 1 + own.size], int(everyone[:, 0].max()))
-        metrics |= dict(zip(counts, total[count + 1 + own.size :], strict=True))
-        metrics["learner_idle"] = total[count] / self.learning.settings.served
+        shared, rest = total[count : count + len(shares)], total[count + len(shares) :]
+        metrics |= staleness.describe(rest[: own.size], int(everyone[:, 0].max()))
+        metrics |= dict(zip(counts, rest[own.size :], strict=True))
+        metrics["learner_idle"], drawable = shared / self.learning.settings.served
+        if self.learning.replay and self.learning.replay.drawable:
+            metrics["drawable"] = drawable
         compare_replicas(self.layout, everyone[:, 1])
         return metrics | {"updates": int(state.learner.step)}
 
@@ -375,53 +391,12 @@ def make_learning(
         copies=config.num_envs,
         length=config.unroll_length,
         updates=config.updates_per_iteration,
-        batch=1 if replay else config.batch_trajectories,
+        batch=config.batch_trajectories,
         total_env_steps=total_env_steps,
         priorities=config.actor_priorities,
         continuous=not config.cuts_windows,
         served=1 if config.learner_mode == "shared" else config.learners,
     )
-    warmup = -(-replay.min_steps // (config.num_envs * config.unroll_length)) if replay else 0
+    per_learner = settings.steps_per_iteration // settings.served
+    warmup = -(-replay.min_steps // per_learner) if replay else 0
     return LearnerPrograms(settings, env, agent, replay), warmup
-
-
-class ActorLearnerStore:
-    """A consistent snapshot of the whole job: learners' states (checkpoint/sharded.py), the actors'
-    environment copies by actor number, and the unrolls that were sent and not yet learned from.
-
-    With fewer actors than before, the states of the others are kept for later; new actors start fresh copies
-    with keys of their own.
-    """
-
-    def __init__(self, flow: ActorLearner, directory: Path, keep: int) -> None:
-        self.flow, self.ranks, number = flow, flow.ranks, flow.ranks.rank
-        self._learners = ShardedCheckpointer(directory, [number], flow.ranks, keep)
-        self._actors = Checkpointer(directory / f"actors-{number:04d}", keep + 1)
-
-    def latest(self) -> int | None:
-        return self._learners.latest()
-
-    def save(self, step: int, states: Sequence[PyTree], host: dict[str, Any]) -> None:
-        """Actors first: the learners' manifest is the commit mark."""
-        snapshot, (state,) = self.flow.snapshot(), states
-        fields = snapshot._asdict()
-        arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
-        numbers = {name: int(value) for name, value in fields.items() if name not in arrays}
-        self.ranks.all_succeed(lambda: self._actors.save(step, arrays, numbers))
-        self._learners.save(step, state._replace(replay=()), {self.ranks.rank: state.replay}, host)
-
-    def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:
-        (shape,) = shapes
-
-        def read_actors(step: int) -> None:
-            if self.flow.job is not None:  # to train on, not only to inspect the learner
-                _, leaves, numbers = self._actors.load(step)
-                fields = ActorSnapshot._fields
-                arrays = {name: leaves[f"['{name}']"] for name in fields if name not in numbers}
-                self.flow.restored = ActorSnapshot(**arrays, **numbers)
-
-        step, shared, parts, host = self._learners.restore(
-            shape._replace(replay=()), shape.replay, also=read_actors
-        )
-        self.flow.seconds_before = host["wall_seconds"]
-        return step, [shared._replace(replay=parts[self.ranks.rank])], host

@@ -20,7 +20,7 @@ from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.rollout import RolloutState
-from jaxrl_hpc.types import Array, Env, EnvStep
+from jaxrl_hpc.types import Array, Env, EnvStep, PyTree, StopRequest
 from jaxrl_hpc.workflows.actor_learner.actor import Actor
 from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorState, Link
 from jaxrl_hpc.workflows.central_inference.server import (
@@ -66,7 +66,7 @@ class ServerConnection:
         self.lost = 0
         self._ended = False  # the server sends nothing more
 
-    def send(self, tag: int, packing: BufferLayout, tree: Any) -> None:
+    def send(self, tag: int, packing: BufferLayout, tree: PyTree) -> None:
         letter = packing.empty()
         packing.pack(tree, letter)
         self._outbox.send(self.server, letter, tag)
@@ -108,7 +108,7 @@ class EnvClient(Actor):
         self._length, self._steps = length, 0
         self._filled: RolloutState | None = None  # after a whole unroll, until its carries are known
 
-    def serve(self, signal: Any) -> bool:
+    def serve(self, signal: StopRequest) -> bool:
         letters = self.line.letters
         present = self.state.rollout
         greeting = Hello(known_of(present), np.int64(self.state.sequence))
@@ -130,7 +130,7 @@ class EnvClient(Actor):
         assert self.stopped is not None
         return self.stopped
 
-    def answer(self, signal: Any) -> np.ndarray | None:
+    def answer(self, signal: StopRequest) -> np.ndarray | None:
         """The next action; None when the run is over."""
         began, told = time.monotonic(), False
         while self.stopped is None:

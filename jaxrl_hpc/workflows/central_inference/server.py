@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TextIO
 
 import jax
 import numpy as np
@@ -34,13 +34,13 @@ HELLO, STEP, ACTION, CARRY, END = 0, 1, 2, 3, 4  # tags
 
 class Hello(NamedTuple):
     known: CopyState
-    sequence: Any  # int64 unrolls made before
+    sequence: np.int64  # unrolls made before
 
 
 class StepReport(NamedTuple):
     step: EnvStep
-    busy: Any  # float64 seconds that the rank worked since the last one
-    idle: Any  # float64 seconds that it waited
+    busy: np.float64  # seconds that the rank worked since the last one
+    idle: np.float64  # seconds that it waited
 
 
 class MessageLayouts(NamedTuple):
@@ -100,7 +100,7 @@ class InferenceServer:
         self._full: Counter[int] = Counter()  # unrolls of an actor in there
         self._outbox = Outbox(self.comm)
         self._ended: set[int] = set()
-        self._record: Any = None
+        self._record: TextIO | None = None
         self._replayed: deque[tuple[int, list[int]]] | None = None
         self._counts = {"inference_batches": 0, "inference_answers": 0, "inference_microseconds": 0}
 

@@ -11,7 +11,7 @@ ServerState are rows of arrays; `index` names the rows of a batch, padded with a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,7 @@ class InferencePrograms(NamedTuple):
     def empty(self, ranks: int, params: PyTree, known: PyTree) -> ServerState:
         """`params` and `known` are shapes."""
 
-        def one(params: PyTree, known: CopyState) -> tuple[Any, ...]:
+        def one(params: PyTree, known: CopyState) -> PyTree:
             key = jax.random.wrap_key_data(known.key)
             choice = rollout.choose(self.agent, params, known.carry, known.obs, key, False)
             step = EnvStep(known.obs, known.obs, known.returns, known.returns > 0, known.returns > 0, {})
@@ -139,9 +139,7 @@ class InferencePrograms(NamedTuple):
         )
         return slots, choice.action.reshape(index.shape[0], -1, *choice.action.shape[1:])
 
-    def finish(
-        self, params: PyTree, slots: ServerState, number: Array
-    ) -> tuple[ServerState, tuple[Any, ...]]:
+    def finish(self, params: PyTree, slots: ServerState, number: Array) -> tuple[ServerState, PyTree]:
         """-> (episodes that ended, trajectory [T, B], priorities, carry [B] at its end)."""
         one = jax.tree.map(lambda x: x[number], (slots.ended, slots.data, slots.known.carry))
         ended, trajectory, carry = one

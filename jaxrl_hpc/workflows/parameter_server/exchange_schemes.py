@@ -12,7 +12,7 @@ Running statistics are each worker's own until all meet, when they are merged (m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -155,7 +155,7 @@ def bytes_of(scheme: ExchangeScheme, central: PyTree) -> np.ndarray:
     return buffer
 
 
-def central_of(scheme: ExchangeScheme, data: np.ndarray) -> Any:
+def central_of(scheme: ExchangeScheme, data: np.ndarray) -> PyTree:
     """Views into the bytes, which nobody writes to any more."""
     return scheme.packing.unpack(data)
 

@@ -9,15 +9,13 @@ saved. One seed per job; rank 0 evaluates and writes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_hpc.checkpoint.sharded import ShardedCheckpointer
 from jaxrl_hpc.comm.buffers import BufferLayout
 from jaxrl_hpc.comm.params.exchange import Exchange, ExchangeSettings, WindowExchange
 from jaxrl_hpc.comm.params.exchange_log import ExchangeLog
@@ -39,6 +37,7 @@ from jaxrl_hpc.types import (
     Role,
     StopRequest,
     Store,
+    Workflow,
 )
 from jaxrl_hpc.workflows.actor_learner import learner
 from jaxrl_hpc.workflows.actor_learner.arrival_log import (
@@ -50,8 +49,9 @@ from jaxrl_hpc.workflows.actor_learner.arrival_log import (
 from jaxrl_hpc.workflows.base import WorkflowBase
 from jaxrl_hpc.workflows.parameter_server import exchange_schemes
 from jaxrl_hpc.workflows.parameter_server.chunk_metrics import ChunkMetrics
-from jaxrl_hpc.workflows.parameter_server.config import Config
+from jaxrl_hpc.workflows.parameter_server.config import Config, check
 from jaxrl_hpc.workflows.parameter_server.merge_statistics import reconcile
+from jaxrl_hpc.workflows.parameter_server.store import ParameterServerStore
 from jaxrl_hpc.workflows.parameter_server.worker import (
     ALONE,
     CentralState,
@@ -97,7 +97,7 @@ class ParameterServer(WorkflowBase):
         self.turns: list[int] | None = None  # replayed: the exchanges that are this worker's
         self.claims: AtomicCounter
         self.circulation: ExchangeLog | None = None
-        self._programs: dict[str, Any] = {}
+        self._programs: dict[str, Callable[..., PyTree]] = {}
         self._names: list[str] = []
         self._windows: list[Window] = []
         self._closed = False
@@ -124,7 +124,9 @@ class ParameterServer(WorkflowBase):
         if self._worker is None:
             self._worker = self._make_worker(hypers["agent"])
         worker, number, several = self._worker, jnp.int32(self.number), self.num_workers > 1
-        return jax.jit(lambda key, hypers: worker.init(key, hypers, number, several))(key, hypers)
+        init = jax.jit(lambda key, hypers: worker.init(key, hypers, number, several))
+        state: ParameterServerState = init(key, hypers)
+        return state
 
     def learner(self, state: ParameterServerState) -> LearnerState:
         """With the parameters that are kept for all."""
@@ -272,7 +274,13 @@ class ParameterServer(WorkflowBase):
             window.free()
 
     def store(self, directory: Path, keep: int) -> Store:
-        return ParameterServerStore(self, directory, keep)
+        return ParameterServerStore(self.ranks, directory, keep, self._new_worker)
+
+    def _new_worker(self, shared: CentralState) -> WorkerState:
+        """One that a checkpoint does not have: fresh copies, the present parameters."""
+        fresh = self.fresh()
+        own = fresh.own._replace(central=shared.central, since=shared.number)
+        return self.warmup(fresh._replace(own=own)).own if self.warmup_steps else own
 
     # -- programs ------------------------------------------------------------
 
@@ -294,6 +302,11 @@ class ParameterServer(WorkflowBase):
         self._programs["work"] = (
             jax.jit(worker.work, donate_argnums=(0, 1)).lower(state.own, sums, steps).compile()
         )
+        if worker.replay and worker.replay.drawable:
+            share = worker.replay.drawable
+            self._programs["drawable"] = (
+                jax.jit(lambda own: share(own.state.replay)).lower(state.own).compile()
+            )
         if worker.warmup_iterations:
             self._programs["warmup"] = jax.jit(worker.warmup, donate_argnums=0).lower(state.own).compile()
         if worker.everyone:
@@ -328,6 +341,9 @@ class ParameterServer(WorkflowBase):
         updates = int(step) if step is not None else int(self.ranks.add(np.array([mine]))[0])
         shared = CentralState(central, jnp.int32(end), jnp.int32(updates))
         metrics = chunk.metrics(self.ranks, self.worker.iterations)
+        if "drawable" in self._programs:
+            mine_drawable = float(self._programs["drawable"](own))
+            metrics["drawable"] = self.ranks.add(np.array([mine_drawable]))[0] / self.ranks.size
         return ParameterServerState(shared, own), metrics | {"updates": jnp.int32(updates)}
 
     def _meet(self, own: WorkerState) -> WorkerState:
@@ -385,32 +401,6 @@ class ParameterServer(WorkflowBase):
         return own
 
 
-class ParameterServerStore:
-    """Checkpoints, made between chunks: what is kept for all, and each worker by its number.
-
-    With more workers than before, the new ones start fresh copies from the present parameters; the state of
-    workers that are not there any more is left out.
-    """
-
-    def __init__(self, flow: ParameterServer, directory: Path, keep: int) -> None:
-        self.flow, self.ranks = flow, flow.ranks
-        self._files = ShardedCheckpointer(directory, [self.ranks.rank], self.ranks, keep)
-
-    def latest(self) -> int | None:
-        return self._files.latest()
-
-    def save(self, step: int, states: Sequence[PyTree], host: dict[str, Any]) -> None:
-        (state,) = states
-        self._files.save(step, state.shared, {self.ranks.rank: state.own}, host)
-
-    def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:
-        """A worker that the checkpoint does not have begins anew, with the present parameters."""
-        (shape,), flow = shapes, self.flow
-        step, shared, parts, host = self._files.restore(shape.shared, shape.own, new_parts=True)
-        own = parts[self.ranks.rank]
-        fresh: PyTree = self.ranks.all_succeed(lambda: flow.fresh() if own is None else ())
-        if own is None:
-            own = fresh.own._replace(central=shared.central, since=shared.number)
-            if flow.warmup_steps:
-                own = flow.warmup(fresh._replace(own=own)).own
-        return step, [shape._replace(shared=shared, own=own)], host
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    check(config, agent, replay)
+    return ParameterServer(config, env, agent, replay, total_env_steps)

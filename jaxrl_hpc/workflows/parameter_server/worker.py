@@ -8,7 +8,7 @@ is `fused`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ class WorkerPrograms:
     def warmup(self, own: WorkerState) -> WorkerState:
         """Fill the replay."""
 
-        def one(_: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        def one(_: Array, carry: PyTree) -> PyTree:
             state, running = carry
             running, trajectory, rated, _ended = self._act(self.agent, state.learner, running)
             return self.learning.fill(state, [(trajectory, rated)], ALONE), running
@@ -115,7 +115,7 @@ class WorkerPrograms:
         installed = self.scheme.install(own.state.learner, own.central)
         state = own.state._replace(learner=installed, env_steps=env_steps)
 
-        def one(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        def one(carry: PyTree, _: None) -> tuple[PyTree, PyTree]:
             state, running, sums = carry
             running, trajectory, rated, ended = self._act(self.agent, state.learner, running)
             state, sums = self.learning.iterate(state, sums, [(trajectory, rated)], ALONE)

@@ -22,6 +22,10 @@ from jaxrl_hpc.workflows.sharded.state import IterationWork, ShardWork, Stage
 
 Body = Callable[[IterationWork, ShardWork], tuple[IterationWork, ShardWork]]
 SAME, DIVIDED = PartitionSpec(), PartitionSpec(DEVICE)
+# XLA's algebraic simplifier replaces quotients by products with a reciprocal, and (a b) c by a (b c), where
+# the code around them allows it. Programs for one and for several devices reach it in different forms,
+# so it would round them differently. `runtime/machine.py` has the other half: no fused multiply-add.
+AS_WRITTEN = {"xla_disable_hlo_passes": "algsimp"}
 
 
 class Driver(Protocol):
@@ -58,7 +62,8 @@ class OneProgram:
     ) -> tuple[IterationWork, ShardWork]:
         if isinstance(count, int) and count == 1:
             return body(work, local)
-        return lax.fori_loop(0, count, lambda _, carry: body(*carry), (work, local))
+        work, local = lax.fori_loop(0, count, lambda _, carry: body(*carry), (work, local))
+        return work, local
 
 
 class CollectiveMessage(NamedTuple):
@@ -172,16 +177,38 @@ class HostDriven:
         return piece
 
     def _program(self, piece: Callable[..., Any]) -> Callable[..., Any]:
-        return placed(self.collectives.layout, piece, (SAME, DIVIDED, SAME), (SAME, DIVIDED, SAME), (0, 1))
+        specs = (SAME, DIVIDED, SAME)
+        collectives = self.collectives
+        return placed(collectives.layout, piece, specs, specs, (0, 1), as_written=collectives.deterministic)
 
 
 def placed(
-    layout: Layout, function: Callable[..., Any], inputs: Any, outputs: Any, donate: tuple[int, ...] = ()
-) -> Any:
-    """The function compiled for the devices of this process; specs say what is divided over them."""
+    layout: Layout,
+    function: Callable[..., Any],
+    inputs: Any,
+    outputs: Any,
+    donate: tuple[int, ...] = (),
+    *,
+    as_written: bool = False,
+) -> Callable[..., Any]:
+    """The function compiled for the devices of this process; specs say what is divided over them.
+
+    Args:
+      as_written: arithmetic is rounded as the function has it, whatever the layout (on CPUs).
+    """
     if len(layout.devices) > 1:
         # Results are the same on all devices by construction, which the checker cannot always see.
         function = jax.shard_map(
             function, mesh=layout.mesh, in_specs=inputs, out_specs=outputs, check_vma=False
         )
-    return jax.jit(function, donate_argnums=donate)
+    program = jax.jit(function, donate_argnums=donate)
+    if not as_written or layout.devices[0].platform != "cpu":
+        return program
+    exact = jax.jit(function, donate_argnums=donate, compiler_options=AS_WRITTEN)
+
+    def call(*args: PyTree) -> Any:
+        # inside another program, or for shapes alone, there is nothing to compile and no option allowed
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+        return (program if traced else exact)(*args)
+
+    return call

@@ -61,7 +61,7 @@ def make_stages(settings: ShardedSettings, env: Env, agent: Agent, replay: Repla
         sampling=sampling(settings, agent, replay, together),
         learning=gradients(settings, agent, replay, together),
         settling=[Stage(settling(replay, together))],
-        reporting=[Stage(report, "gather")],
+        reporting=[Stage(reporting(replay), "gather")],
         updates=settings.updates if replay else 1,
         has_minibatches=agent.minibatches is not None,
     )
@@ -147,7 +147,8 @@ def sampling(
 
     def deal(work: IterationWork, shard: Array, batch: Batch) -> Batch:
         if agent.minibatches is None:
-            return jax.tree.map(lambda x: x[None], batch)
+            one: Batch = jax.tree.map(lambda x: x[None], batch)
+            return one
         return agent.minibatches(
             work.shared.learner, batch, jax.random.fold_in(keys_of(work).minibatches, shard)
         )
@@ -202,11 +203,14 @@ def gradients(
             part = work.part if agent.minibatches else 0
             batch = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, part, keepdims=False), batches)
             grads, info = agent.gradient(learner, batch, jax.random.fold_in(key, shard))
+            metrics = info.metrics
+            if replay:  # the last of several is the one that was drawn; the others may be simulated
+                metrics |= learning.replay_metrics(agent, jax.tree.map(lambda x: x[-1], batches))
             known: PyTree = ()
             if together:  # its priorities at the places of its draws, for all to know
                 draws = shard + size * jnp.arange(agent.needs.batch_size, dtype=jnp.int32)
                 known = jnp.zeros(size * agent.needs.batch_size, jnp.float32).at[draws].set(info.priority)
-            return (grads, info.metrics, known, info.statistics), info.priority
+            return (grads, metrics, known, info.statistics), info.priority
 
         sent, priority = each(settings, local.own.shard, one, local.own.shard, sample.batches)
         if replay and not together:
@@ -240,7 +244,14 @@ def settling(replay: Replay | None, together: SharedReplay | None) -> Callable[.
     return settle
 
 
-def report(work: IterationWork, local: ShardWork, _: PyTree) -> StageResult:
-    """What ended, and a fingerprint of the learner by which copies that drift apart are found."""
-    mark = jnp.full(local.own.shard.shape, fingerprint(work.shared.learner))
-    return work, local, (local.episodes, mark)
+def reporting(replay: Replay | None) -> Callable[..., StageResult]:
+    def report(work: IterationWork, local: ShardWork, _: PyTree) -> StageResult:
+        """What ended, a fingerprint of the learner by which copies that drift apart are found, and what share
+        of each replay can be drawn."""
+        mark = jnp.full(local.own.shard.shape, fingerprint(work.shared.learner))
+        drawable: PyTree = ()
+        if replay and replay.drawable:
+            drawable = jax.vmap(replay.drawable)(local.own.replay)
+        return work, local, (local.episodes, mark, drawable)
+
+    return report

@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
+from pydantic import model_validator
 
 from jaxrl_hpc.comm.collectives import Collectives, compare_replicas, ordered_sum
 from jaxrl_hpc.comm.layout import Layout, make_layout
@@ -52,6 +53,9 @@ from jaxrl_hpc.workflows.sharded.stages import Stages, make_init, make_stages
 from jaxrl_hpc.workflows.sharded.state import IterationWork, ShardedSettings, ShardedState, ShardWork
 from jaxrl_hpc.workflows.sharded.store import ShardStore
 
+MAX_SHARDS = 4096
+MAX_DEVICES = 256  # of one process
+
 
 class Config(WorkflowConfig):
     """The sharded workflow's settings. Sizes are those of all shards together."""
@@ -61,10 +65,17 @@ class Config(WorkflowConfig):
     name: Literal["sharded"] = "sharded"
     num_envs: int = static(24, "environment copies", per_shard="exact", ge=1)
     shards: int = static(
-        12, "logical shards: a multiple of ranks × devices that divides copies, batch and capacity", ge=1
+        12,
+        "logical shards: a multiple of ranks × devices that divides copies, batch and capacity",
+        ge=1,
+        le=MAX_SHARDS,
     )
     devices: int = static(
-        0, "devices per process; 0: its share of the node's, or one on a CPU", changeable=True, ge=0
+        0,
+        "devices per process; 0: its share of the node's, or one on a CPU",
+        changeable=True,
+        ge=0,
+        le=MAX_DEVICES,
     )
     deterministic: bool = static(
         False, "the same bits on every number of ranks and devices, for some speed; else within rounding"
@@ -78,6 +89,13 @@ class Config(WorkflowConfig):
         changeable=True,
         ge=0,
     )
+
+    @model_validator(mode="after")
+    def _devices_hold_shards(self) -> Self:
+        """Said before JAX makes the devices, which takes memory and time."""
+        if self.devices and self.shards % self.devices:
+            raise ValueError(f"devices: {self.devices:,} cannot hold equal parts of {self.shards:,} shards")
+        return self
 
     def resources(self) -> Resources:
         return Resources(
@@ -175,22 +193,22 @@ class Sharded(WorkflowBase):
         self._names: list[str] | None = None
         states: Any = ShardedState(SAME, DIVIDED)  # type: ignore[arg-type]
         fresh = make_init(settings, env, agent, replay)
-        self._init = placed(layout, fresh, (SAME, SAME, DIVIDED), states)
+        compiled = functools.partial(placed, layout, as_written=settings.deterministic)
+        self._init = compiled(fresh, (SAME, SAME, DIVIDED), states)
         if layout.ranks > 1 and len(layout.devices) > 1:
             host = HostDriven(self.collectives)
             self._step: Callable[..., Any] = functools.partial(self._run, host)
             self._warmup: Callable[..., Any] = functools.partial(self._fill, host)
         else:
             inside = OneProgram(self.collectives)
-            self._step = placed(
-                layout, functools.partial(self._run, inside), (states, SAME, SAME), (states, SAME), (0,)
-            )
-            self._warmup = placed(layout, functools.partial(self._fill, inside), (states,), states, (0,))
+            run, fill = functools.partial(self._run, inside), functools.partial(self._fill, inside)
+            self._step = compiled(run, (states, SAME, SAME), (states, SAME), (0,))
+            self._warmup = compiled(fill, (states,), states, (0,))
 
     # -- the contract --------------------------------------------------------
 
     @property
-    def device(self) -> Any:
+    def device(self) -> jax.Device:
         return self.layout.devices[0]
 
     def join(self, job: Job) -> Role:
@@ -236,7 +254,8 @@ class Sharded(WorkflowBase):
             real = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
             return x.addressable_data(0) if real else x
 
-        return jax.tree.map(first, state.shared.learner)
+        learner: LearnerState = jax.tree.map(first, state.shared.learner)
+        return learner
 
     def store(self, directory: Path, keep: int) -> Store:
         return ShardStore(self.layout, self.ranks, directory, keep)
@@ -249,16 +268,19 @@ class Sharded(WorkflowBase):
         layout = self.layout
         shards = jnp.arange(layout.first, layout.first + layout.local, dtype=jnp.int32)
         key, hypers = jax.device_put((key, hypers), layout.replicated)
-        return self._init(key, hypers, jax.device_put(shards, layout.divided))
+        state: ShardedState = self._init(key, hypers, jax.device_put(shards, layout.divided))
+        return state
 
     def warmup(self, state: ShardedState) -> ShardedState:
-        return self._warmup(state)
+        state = self._warmup(state)
+        return state
 
     def step(self, state: ShardedState, iterations: Any) -> tuple[ShardedState, Metrics]:
         """Iterations of all shards; metrics are those of all ranks."""
         sums = {name: jnp.float32(0) for name in self._metric_names(state)}
         sums, count = jax.device_put((sums, jnp.int32(iterations)), self.layout.replicated)
-        return self._step(state, sums, count)
+        state, metrics = self._step(state, sums, count)
+        return state, metrics
 
     def _metric_names(self, state: ShardedState) -> list[str]:
         """What the agent reports."""
@@ -291,7 +313,7 @@ class Sharded(WorkflowBase):
         work, local = driver.repeat(
             iterations, functools.partial(iterate, driver, self.stages), *begin(state, sums)
         )
-        work, local, (everyone, marks) = driver.chain(self.stages.reporting, work, local)
+        work, local, (everyone, marks, drawable) = driver.chain(self.stages.reporting, work, local)
         episodes = Episodes(*(ordered_sum(x) for x in everyone))
         count = jnp.maximum(episodes.number, 1.0)
         learner = work.shared.learner
@@ -302,4 +324,6 @@ class Sharded(WorkflowBase):
             "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
             "replicas": marks,
         }
+        if jax.tree.leaves(drawable):
+            metrics["drawable"] = ordered_sum(drawable) / self.settings.shards
         return ShardedState(work.shared, local.own), metrics

@@ -16,10 +16,10 @@ import pytest
 from jaxrl_hpc.checkpoint import blocks
 from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
 from jaxrl_hpc.checkpoint.sharded import ShardedCheckpointer
-from jaxrl_hpc.checkpoint.verify import refuse_unreadable, verify_run
 from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runs.verify import refuse_unreadable, verify_run
 from tests.checkpoint.checkpoint_state import state_at
 from tests.checkpoint.test_checkpoint_faults import flip
 from tests.checkpoint.test_checkpointer import assert_same

@@ -137,7 +137,7 @@ def _together(checkpoints: Path, stored: _Stored, parts: dict[str, Iterable[_Sto
         of_step = [entry for entry in entries if entry.manifest and entry.manifest["step"] == step]
         if not of_step:
             broken = [entry.problem for entry in entries if entry.manifest is None and entry.problem]
-            problems += broken or [f"{checkpoints / name} has nothing of step {step}"]
+            problems += broken or [f"{checkpoints / name} has nothing of iteration {step}"]
         elif of_step[-1].problem:
             problems.append(of_step[-1].problem)
         size += sum(sum(e.manifest["files"].values()) for e in of_step[-1:] if e.manifest)

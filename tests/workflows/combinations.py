@@ -1,0 +1,106 @@
+"""Every combination of agent, workflow, replay, storage and sizes, as plain configs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+NETWORK = {"network": {"hidden": [8]}}
+AGENTS: dict[str, dict[str, Any]] = {
+    "a2c": {},
+    "ppo": {},
+    "dqn": {},
+    "recurrent_dqn": {"lstm": 4},
+    "dyna_q": {"model_hidden": [8]},
+    "td3": {},
+    "ddpg": {},
+}
+CONTINUOUS = ("td3", "ddpg")
+ON_POLICY = ("a2c", "ppo")
+WORKFLOWS: dict[str, dict[str, Any]] = {
+    "fused": {"name": "fused"},
+    "fused rated": {"name": "fused", "actor_priorities": True},
+    "sharded": {"name": "sharded"},
+    "sharded local": {"name": "sharded", "replay": "local"},
+    "async": {"name": "async"},
+    "async lockstep": {"name": "async", "lockstep": True},
+    "async two learners": {"name": "async", "learners": 2, "learner_mode": "shared"},
+    "rma": {"name": "rma"},
+    "rma_queue": {"name": "rma_queue"},
+    "central_inference": {"name": "central_inference"},
+    "dyna": {"name": "dyna"},
+    "parameter_server": {"name": "parameter_server"},
+    "parameter_server global": {"name": "parameter_server", "replay": "global"},
+    "parameter_server gradients": {"name": "parameter_server", "optimiser": "server"},
+}
+REPLAYS: dict[str, dict[str, Any] | None] = {
+    "default": None,
+    "uniform": {"name": "uniform"},
+    "prioritised": {"name": "prioritised"},
+    "sequence": {"name": "sequence"},
+    "sequence within": {"name": "sequence", "episodes": "within"},
+}
+STORES = ("auto", "always", "by_index")
+SIZES = ("default", "small", "odd")
+
+
+class Combination(NamedTuple):
+    """Names from the tables above."""
+
+    agent: str
+    workflow: str
+    replay: str
+    store: str
+    sizes: str
+
+    def __str__(self) -> str:
+        return " / ".join(self)
+
+
+def everything() -> Iterator[Combination]:
+    """What differs in no setting of the config comes once: storage without a replay section."""
+    for agent, workflow, replay, sizes in itertools.product(AGENTS, WORKFLOWS, REPLAYS, SIZES):
+        for store in STORES if REPLAYS[replay] else ("auto",):
+            yield Combination(agent, workflow, replay, store, sizes)
+
+
+def data(found: Combination, env: str = "") -> dict[str, Any]:
+    """The combination as plain data."""
+    agent = {"name": found.agent, **NETWORK, **AGENTS[found.agent]}
+    workflow, replay = dict(WORKFLOWS[found.workflow]), REPLAYS[found.replay]
+    if found.sizes != "default":
+        small = found.sizes == "small"
+        shards = 2 if small else 3
+        agent |= _sizes_of_agent(found.agent, small, shards)
+        workflow |= {"num_envs": 2 if small else 3, "unroll_length": _unroll_of(found.agent, small)}
+        if workflow["name"] == "sharded":
+            workflow["shards"] = shards
+    if replay is not None:
+        replay = {**replay, "store_next": found.store}
+        if found.sizes != "default":
+            replay |= {"capacity": 240 if found.sizes == "small" else 339, "min_size": 24}
+    sections: dict[str, Any] = {
+        "agent": agent,
+        "env": {"name": env or ("Pendulum-v1" if found.agent in CONTINUOUS else "CartPole-v1")},
+        "workflow": workflow,
+        "run": {"total_env_steps": 20_000},
+    }
+    return sections | ({"replay": replay} if replay is not None else {})
+
+
+def _sizes_of_agent(agent: str, small: bool, shards: int) -> dict[str, Any]:
+    if agent == "ppo":
+        return {"epochs": 1, "minibatches": 1} if small else {"epochs": 2, "minibatches": 3}
+    if agent == "a2c":
+        return {}
+    sizes: dict[str, Any] = {"batch_size": 4 if small else 3 * shards}
+    if agent == "recurrent_dqn":
+        return sizes | ({"burn_in": 0, "length": 2} if small else {"burn_in": 1, "length": 3, "n_step": 2})
+    return sizes | {"n_step": 1 if small else 3}
+
+
+def _unroll_of(agent: str, small: bool) -> int:
+    if agent in ON_POLICY:
+        return 8 if small else 27
+    return 1 if small else 5

@@ -1,0 +1,123 @@
+"""Runs a combination for a moment, and says what is wrong with what came out.
+
+python -m tests.workflows.run_combination FOLDER COMBINATION…    on every rank of a job; rank 0 prints JSON
+
+Combinations are written as by `str`. A job runs several, since starting is what takes time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.comm.ranks import world
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.runtime.build import build, hypers_of
+from jaxrl_hpc.runtime.evaluation import load_run
+from jaxrl_hpc.runtime.train import train
+from tests.workflows import combinations
+from tests.workflows.combinations import Combination
+
+ITERATIONS = 24
+RUN = {"log_every": 1, "eval_every": 0, "final_eval_episodes": 1, "eval_episodes": 1, "tensorboard": False}
+
+
+def config_of(found: Combination) -> configs.Config:
+    """Long episodes, so that only unrolls end windows; as few iterations as show what is learned."""
+    long_episodes = "Pendulum-v1" if found.agent in combinations.CONTINUOUS else "MountainCar-v0"
+    data = combinations.data(found, long_episodes)
+    if "replay" in data and found.sizes == "default":
+        data["replay"] |= {"min_size": 240}
+    return configs.from_dict(data)
+
+
+def shortened(config: configs.Config) -> configs.Config:
+    """So many iterations after the warm-up."""
+    flow = build(config).workflow
+    steps = flow.warmup_steps + ITERATIONS * flow.steps_per_iteration
+    run = {**RUN, "total_env_steps": steps, "log_every": steps}
+    return configs.from_dict(config.to_dict() | {"run": run})
+
+
+def faults(config: configs.Config, metrics: dict[str, float], before: Any, after: Any) -> list[str]:
+    """Sentences; none if the run did what its config claims."""
+    found = []
+    for (path, old), new in zip(
+        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        old, new = np.asarray(old), np.asarray(new)
+        if not np.isfinite(new).all():
+            found.append(f"{jax.tree_util.keystr(path)} is not finite")
+        elif (old == new).all():
+            found.append(f"{jax.tree_util.keystr(path)} did not move")
+    found += [
+        f"{n} is {v}" for n, v in metrics.items() if math.isinf(v) or (math.isnan(v) and "episode" not in n)
+    ]
+    if config.replay is None:
+        return found
+    window, length = config.agent.window, config.workflow.unroll_length
+    cut = config.workflow.cuts_windows
+    expected = window - window * (window - 1) / (2 * length) if cut else window
+    within = getattr(config.replay, "episodes", "") == "within"
+    expected = window if within else expected
+    used = metrics.get("window_used", 1.0)
+    if abs(used - expected) > 0.1 * window:
+        found.append(f"window_used is {used}, not {expected}")
+    share = (length - window + 1) / length if within and cut else 1.0
+    if abs(metrics["drawable"] - share) > 0.1:
+        found.append(f"drawable is {metrics['drawable']}, not {share}")
+    if metrics["updates_used"] != 1:
+        found.append(f"updates_used is {metrics['updates_used']}")
+    return found
+
+
+def here(found: Combination) -> list[str]:
+    """In this process, for workflows that need no ranks."""
+    config = shortened(config_of(found))
+    flow = build(config).workflow
+    hypers = jax.tree.map(jnp.float32, hypers_of(config))
+    compiled: Any = jax.jit if flow.traceable else lambda function: function
+    state = compiled(flow.init)(jax.random.key(0), hypers)
+    before = jax.device_get(flow.learner(state).params)
+    state = compiled(flow.warmup)(state) if flow.warmup_steps else state
+    state, metrics = compiled(flow.step)(state, jnp.int32(ITERATIONS))
+    metrics = flow.host_metrics(jax.device_get(metrics))
+    after = jax.device_get(flow.learner(state).params)
+    return faults(config, {name: float(value) for name, value in metrics.items()}, before, after)
+
+
+def left_in(folder: Path) -> list[str]:
+    """The same of a run that a job left in a folder."""
+    config, runner = load_run(folder)
+    *_, row = (row for row in read_metrics(folder).to_pylist() if row["kind"] == "train")
+    metrics = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
+    key, hypers = runner.first_arguments()
+    fresh = runner.parts.agent.init(jax.random.split(key, 3)[0], hypers["agent"])  # as all workflows begin
+    learner = runner.parts.workflow.learner(runner.states[0])
+    return faults(config, metrics, fresh.params, learner.params)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    with world().guard():
+        for number, text in enumerate(sys.argv[2:]):
+            refused = ""
+            try:
+                config = shortened(config_of(Combination(*text.split(" / "))))
+                train(config, folder / str(number), say=lambda _: None)
+            except UserError as error:
+                refused = str(error)
+            print("\n" + json.dumps({"rank": world().rank, "case": text, "refused": refused}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

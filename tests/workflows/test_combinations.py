@@ -1,0 +1,186 @@
+"""Every agent with every workflow, replay, storage and size does what it claims, or is refused in a sentence.
+
+What runs is checked by its own metrics and parameters: all parameters move, windows have the steps that the
+config claims (`window_used`), all of the replay can be drawn (`drawable`), every update has data
+(`updates_used`). Keys that are drawn once have a test of their own (test_streams.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections import defaultdict
+
+import pytest
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.config import registry
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.runtime.build import build
+from jaxrl_hpc.runtime.train import train
+from jaxrl_hpc.runtime.trainer import idle_learning
+from tests import small
+from tests.mpi import launch
+from tests.workflows import combinations, run_combination
+from tests.workflows.combinations import Combination, everything
+
+SENTENCE = re.compile(r"^(agent|replay|workflow|num_envs)\b[^\n]*$")
+ALONE = ("fused", "sharded")  # names of workflows that need no ranks
+
+
+def refusal(found: Combination) -> str:
+    """Empty if it is built."""
+    try:
+        build(configs.from_dict(combinations.data(found)))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def sample(values: list, count: int, seed: int = 21) -> list:
+    return random.Random(seed).sample(values, min(count, len(values)))
+
+
+def accepted(alone: bool) -> list[Combination]:
+    """By what stands in the tables alone, so that nothing is built when tests are collected."""
+    names = combinations.WORKFLOWS
+    chosen = [c for c in everything() if (names[c.workflow]["name"] in ALONE) == alone]
+    return [c for c in chosen if c.agent not in combinations.ON_POLICY or c.replay == "default"]
+
+
+def test_all_components_are_combined() -> None:
+    assert set(combinations.AGENTS) == set(registry.AGENTS)
+    assert {flow["name"] for flow in combinations.WORKFLOWS.values()} == set(registry.WORKFLOWS)
+    assert {replay["name"] for replay in combinations.REPLAYS.values() if replay} == set(registry.REPLAYS)
+
+
+def check_builds(chosen: list[Combination]) -> None:
+    refused = {found: text for found in chosen if (text := refusal(found))}
+    for found, text in refused.items():
+        assert SENTENCE.match(text), f"{found}: {text}"
+    assert 0 < len(refused) < len(chosen)
+
+
+def test_some_are_built_or_refused_in_a_sentence() -> None:
+    check_builds(sample(list(everything()), 60))
+
+
+@pytest.mark.full
+def test_all_are_built_or_refused_in_a_sentence() -> None:
+    check_builds(list(everything()))
+
+
+def runs(found: Combination) -> bool:
+    """Likely not refused: sizes that fit, and priorities that the replay and the agent know."""
+    fits = found.sizes != "default" and found.workflow != "fused rated"
+    return fits and (found.replay != "default" or found.agent in combinations.ON_POLICY)
+
+
+QUICK = [
+    sample([c for c in accepted(alone=True) if c.agent == agent and runs(c)], 1, seed)[0]
+    for seed, agent in enumerate(combinations.AGENTS)
+]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(c, marks=[] if c in QUICK else [pytest.mark.slow], id=str(c))
+        for c in accepted(alone=True)
+    ],
+)
+def test_it_does_what_it_claims(found: Combination) -> None:
+    try:
+        assert run_combination.here(found) == []
+    except UserError as error:
+        assert SENTENCE.match(str(error))
+
+
+def jobs(chosen: list[Combination]) -> dict[int, list[Combination]]:
+    """By number of ranks."""
+    found: dict[int, list[Combination]] = defaultdict(list)
+    for one in chosen:
+        pair = one.workflow in ("async lockstep", "dyna")  # one actor, one learner
+        found[2 if pair else 3].append(one)
+    return found
+
+
+def check_jobs(chosen: list[Combination], tmp_path) -> None:
+    for ranks, cases in jobs(chosen).items():
+        folder = tmp_path / str(ranks)
+        status, output = launch.run(
+            ranks, "-m", "tests.workflows.run_combination", str(folder), *map(str, cases)
+        )
+        assert status == 0, output
+        results = [result for result in launch.results(output) if result["rank"] == 0]
+        assert [result["case"] for result in results] == [str(case) for case in cases], output
+        found = {}
+        for number, result in enumerate(results):
+            if result["refused"]:
+                assert SENTENCE.match(result["refused"]), result
+            else:
+                found[result["case"]] = run_combination.left_in(folder / str(number))
+        assert {case: texts for case, texts in found.items() if texts} == {}
+
+
+def one_of_each_pair(seed: int) -> list[Combination]:
+    """Every agent with every workflow of ranks, the rest drawn."""
+    groups: dict[tuple[str, str], list[Combination]] = defaultdict(list)
+    for found in accepted(alone=False):
+        groups[found.agent, found.workflow].append(found)
+    return [sample(group, 1, seed)[0] for group in groups.values()]
+
+
+@pytest.mark.mpi
+@launch.needs_mpi
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_some_jobs_do_what_they_claim(tmp_path) -> None:
+    check_jobs(sample(one_of_each_pair(0), 8), tmp_path)
+
+
+@pytest.mark.mpi
+@launch.needs_mpi
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("agent", list(combinations.AGENTS))
+def test_all_jobs_do_what_they_claim(agent, seed, tmp_path) -> None:
+    check_jobs([c for c in one_of_each_pair(seed) if c.agent == agent], tmp_path)
+
+
+def test_priorities_that_the_replay_ignores_are_refused() -> None:
+    config = small.config(replay={"name": "uniform"}, workflow={"actor_priorities": True})
+    with pytest.raises(UserError, match=r"draws all windows alike and would ignore them"):
+        build(config)
+
+
+def test_learning_that_is_none_is_told() -> None:
+    good = {"updates_used": 1.0, "drawable": 0.9, "loss": 1.0}
+    assert idle_learning([good, {"loss": 1.0}]) == ""
+    assert idle_learning([good, good | {"updates_used": 0.0}]).startswith("nothing was learned")
+    assert idle_learning([good, good | {"drawable": 0.06}]).startswith("only 6% of the windows")
+
+
+@pytest.mark.full
+def test_a_replay_that_holds_nothing_to_draw_is_told(tmp_path, caplog) -> None:
+    """Episodes of two steps, windows of four, all within one episode."""
+    config = configs.from_dict(
+        {
+            "agent": {
+                "name": "recurrent_dqn",
+                "lstm": 4,
+                "network": {"hidden": [8]},
+                "burn_in": 1,
+                "length": 3,
+            },
+            "env": {"name": "ProbeTruncation"},
+            "replay": {"name": "sequence", "episodes": "within", "capacity": 256, "min_size": 64},
+            "workflow": {"name": "fused", "num_envs": 2},
+            "run": {"total_env_steps": 400, "log_every": 100, "eval_every": 0, "final_eval_episodes": 2},
+        }
+    )
+    with caplog.at_level(logging.WARNING):
+        train(config, tmp_path / "run", say=lambda _: None)
+    assert caplog.text.count("nothing was learned since the last row of metrics") == 1
