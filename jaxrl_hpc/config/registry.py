@@ -78,7 +78,7 @@ WORKFLOWS = Components(
         "central_inference": Place("workflows.central_inference.workflow"),
         "dyna": Place("workflows.actor_learner.dyna"),
         "fused": Place("workflows.fused"),
-        "parameter_server": Place("workflows.parameter_server.workflow"),
+        "parameter_server": Place("workflows.parameter_server"),
         "rma": Place("workflows.actor_learner.rma"),
         "rma_queue": Place("workflows.actor_learner.rma_queue"),
         "sharded": Place("workflows.sharded.workflow"),
