@@ -147,10 +147,11 @@ def components(kind: str, pattern: str) -> str:
 
     rows = []
     for name, place in SECTIONS[kind.removesuffix("s")].places.items():
-        source = PACKAGE / f"{place.module.replace('.', '/')}.py"
-        rows.append(
-            (name, first_sentence((ast.get_docstring(ast.parse(source.read_text())) or "").split("\n")))
-        )
+        path = PACKAGE / place.module.replace(".", "/")
+        package = path / "__init__.py"
+        source = package if package.is_file() else path.with_suffix(".py")
+        text = ast.get_docstring(ast.parse(source.read_text())) or ""
+        rows.append((name, first_sentence(text.split("\n"))))
     found = [row for row in rows if matches(pattern, row[0])]
     return described(chosen(found, kind, pattern))
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import itertools
 import logging
 import os
+import re
 import sys
+import textwrap
 
 from jaxrl_hpc import __version__
 from jaxrl_hpc.comm.exit_without_finalize import with_status
@@ -17,22 +20,49 @@ from jaxrl_hpc.user_code import working_directory_last
 
 # name -> (module, one line of help); modules are imported only when used
 COMMANDS = {
-    "train": ("jaxrl_hpc.cli.train", "train a config"),
-    "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
-    "runs": ("jaxrl_hpc.cli.runs", "list the runs in a folder; empty its trash"),
-    "verify": ("jaxrl_hpc.cli.verify", "check all checkpoints of a run"),
-    "sweep": ("jaxrl_hpc.cli.sweep", "many trials: plan, run, submit as a job array, collect"),
-    "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
-    "export": ("jaxrl_hpc.cli.export", "a run's policy as a folder that acts without this package"),
-    "play": ("jaxrl_hpc.cli.play", "watch a run: episodes as GIF and PNG"),
+    "list": ("jaxrl_hpc.cli.listing", "what there is: configs, agents, envs, workflows"),
     "show": ("jaxrl_hpc.cli.show", "all settings of a config, with meanings"),
-    "list": ("jaxrl_hpc.cli.listing", "what a config can name: agents, envs, workflows, configs"),
-    "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),
+    "train": ("jaxrl_hpc.cli.train", "train a config"),
+    "runs": ("jaxrl_hpc.cli.runs", "list the runs in a folder; empty its trash"),
+    "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
+    "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
+    "play": ("jaxrl_hpc.cli.play", "watch a run: episodes as GIF and PNG"),
+    "export": ("jaxrl_hpc.cli.export", "a run's policy as a folder that acts without this package"),
+    "sweep": ("jaxrl_hpc.cli.sweep", "many trials: plan, run, submit as a job array, collect"),
+    "verify": ("jaxrl_hpc.cli.verify", "check all checkpoints of a run"),
     "doctor": ("jaxrl_hpc.cli.doctor", "check this installation: devices, versions, MPI"),
+    "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),
     "scaling": ("jaxrl_hpc.cli.scaling", "measure and model how a config scales over ranks and devices"),
     "bench": ("jaxrl_hpc.cli.bench", "measure speed against other libraries"),
     "surrogate": ("jaxrl_hpc.cli.surrogate", "fit and check the learned ExaBooster surrogate"),
 }
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Module docstrings in the width of the terminal: paragraphs wrap, examples stay lines."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 13  # argparse forgets the indentation of commands
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for is_plain, group in itertools.groupby(
+            text.splitlines(), key=lambda line: line[:1] not in ("", " ")
+        ):
+            if is_plain:
+                lines += textwrap.wrap(" ".join(group), width)
+            else:
+                lines += [short for line in group for short in self._example(line, width)]
+        return "\n".join(f"{indent}{line}" for line in lines)
+
+    @staticmethod
+    def _example(line: str, width: int) -> list[str]:
+        """A command with a remark behind it; the remark goes to the next line if there is no room."""
+        found = re.fullmatch(r"(  .*?\S) {2,}(\S.*)", line)
+        if len(line) <= width or not found:
+            return [line]
+        return [found[1], f"      {found[2]}"]
 
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -40,7 +70,9 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jaxrl-hpc",
         description=__doc__,
-        epilog="Example: jaxrl-hpc train cartpole_dqn run.seeds=4 && jaxrl-hpc report runs/cartpole_dqn",
+        formatter_class=HelpFormatter,
+        epilog="examples:\n  jaxrl-hpc list configs cartpole\n  jaxrl-hpc train cartpole_dqn run.seeds=4\n"
+        "  jaxrl-hpc report runs/cartpole_dqn",
     )
     parser.add_argument("--version", action="version", version=f"jaxrl_hpc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -51,7 +83,7 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
             name,
             help=line,
             description=module.__doc__ if module else line,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
         )
         if module:
             module.add_arguments(sub)

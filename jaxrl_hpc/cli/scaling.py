@@ -3,8 +3,8 @@ ranks of a job should learn and how many act.
 
 examples:
   jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2
-  jaxrl-hpc scaling workflows/cartpole_dqn_sharded --ranks 1,2,4 --devices 1,2 --mode strong
-  jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2 --latency 1.3 --bandwidth 25
+  jaxrl-hpc scaling workflows/cartpole_dqn_sharded --ranks 1,2,4 --mode strong
+  jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2 --latency 1.3
   jaxrl-hpc scaling workflows/cartpole_impala --split 16
 
 Runs the config on every number of ranks and devices, in turns; measures collectives; fits compute time,

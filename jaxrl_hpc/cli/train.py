@@ -2,7 +2,7 @@
 
 examples:
   jaxrl-hpc train cartpole_dqn
-  jaxrl-hpc train configs/cartpole_dqn.yaml run.seeds=16 agent.learning_rate=5e-4
+  jaxrl-hpc train cartpole_dqn run.seeds=16 agent.learning_rate=5e-4
   jaxrl-hpc train cartpole_dqn --run-dir runs/first --resume
   jaxrl-hpc train cartpole_dqn --dry-run
   mpirun -n 4 jaxrl-hpc train workflows/cartpole_ppo_sharded
@@ -12,7 +12,7 @@ config gets a number, such as runs/cartpole_dqn-2; not so in a batch job or with
 several processes, where an existing run is refused.
 
 exit codes: 0 finished; 2 something in the input is wrong; 75 stopped by SIGTERM, SIGINT or SIGUSR1
-after saving: the same command with --resume continues exactly.
+after saving: the same command with --run-dir and --resume continues exactly.
 """
 
 from __future__ import annotations

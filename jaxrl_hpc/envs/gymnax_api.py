@@ -1,8 +1,8 @@
 """What we use of gymnax, imported without its plotting libraries.
 
-gymnax imports seaborn, and with it pandas and scipy.stats, to draw one of its games: most of the time that
-its own import takes. While it is imported here, a placeholder stands for seaborn, which loads it when it is
-used.
+gymnax imports matplotlib and seaborn, and with them pandas and scipy.stats, to draw its games: most of the
+time that its own import takes. While it is imported here, placeholders stand for them, which load them when
+they are used.
 """
 
 from __future__ import annotations
@@ -14,28 +14,38 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+PLOTTING = ("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
+
 
 class _Deferred(types.ModuleType):
     """Stands for a module until something of it is used."""
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):  # of the import system, which looks at modules that it finds
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self.__name__), attribute)
 
 
 @contextlib.contextmanager
-def deferred(name: str) -> Iterator[None]:
-    """Inside, `import name` costs nothing; what imported it gets the module once it uses it."""
-    if name in sys.modules:
-        yield
-        return
-    sys.modules[name] = _Deferred(name)
+def deferred(*names: str) -> Iterator[None]:
+    """Inside, importing these costs nothing; what imported them gets the modules once it uses them.
+
+    Parents come before their submodules. What is loaded already stays as it is.
+    """
+    missing = [name for name in names if name.partition(".")[0] not in sys.modules]
+    for name in missing:
+        sys.modules[name] = _Deferred(name)
+        parent, _, own = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], own, sys.modules[name])
     try:
         yield
     finally:
-        del sys.modules[name]
+        for name in missing:
+            del sys.modules[name]
 
 
-with deferred("seaborn"):
+with deferred(*PLOTTING):
     from gymnax import make as make
     from gymnax.environments import environment as environment
     from gymnax.environments import spaces as spaces

@@ -115,11 +115,14 @@ def test_list(kind, capsys):
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_help_has_an_example(command, capsys):
+def test_help_has_an_example_and_fits_eighty_columns(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
     assert caught.value.code == 0
-    assert f"jaxrl-hpc {command}" in capsys.readouterr().out.split("example", 1)[-1]
+    out = capsys.readouterr().out
+    assert f"jaxrl-hpc {command}" in out.split("example", 1)[-1]
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_unknown_options_are_refused(config_file, capsys):

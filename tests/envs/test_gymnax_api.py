@@ -4,14 +4,17 @@ import subprocess
 import sys
 
 
-def test_seaborn_is_not_loaded_until_it_is_used():
+def test_plotting_is_not_loaded_until_it_is_used():
     code = """
 import sys
 from jaxrl_hpc import config
 from jaxrl_hpc.runtime.build import build
 build(config.load("cartpole_dqn"))
-assert "gymnax" in sys.modules and "scipy.stats" not in sys.modules, "seaborn was loaded"
-import seaborn
-assert len(seaborn.color_palette("cubehelix", 3)) == 3
+assert "gymnax" in sys.modules
+loaded = {"matplotlib", "seaborn", "pandas", "scipy.stats"} & set(sys.modules)
+assert not loaded, loaded
+from gymnax.environments.misc import pong
+assert len(pong.sns.color_palette("cubehelix", 3)) == 3 and callable(pong.plt.subplots)
+assert pong.colors.ListedColormap is sys.modules["matplotlib.colors"].ListedColormap
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
