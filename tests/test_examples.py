@@ -154,7 +154,7 @@ def test_a_killed_distributed_example_goes_on_with_equal_bits(tmp_path, monkeypa
     assert status != 0 and summary_of(whole)["env_steps"] == 16_384, output
     assert not (killed / "summary.json").exists()
     monkeypatch.syspath_prepend(EXAMPLES)
-    with pytest.raises(UserError, match="has the copies of 2 rank"):
+    with pytest.raises(UserError, match="has the states of 2 rank"):
         train(configs.from_dict(RunDirectory(killed).read_config()), killed, resume=True, say=lambda _: None)
     status, output = job(2, killed, 0)
     assert status == 0 and "resumed at" in output, output

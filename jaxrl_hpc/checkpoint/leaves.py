@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.ops import tree_layout
 from jaxrl_hpc.types import PyTree, Ring
 
 
@@ -28,18 +29,8 @@ def is_key(leaf: Any) -> bool:
 
 def signature(leaf: Any) -> Signature:
     """Of an array, a typed key, a scalar or a ShapeDtypeStruct of these."""
-    if is_key(leaf):
-        names = []
-
-        def key_data(key: jax.Array) -> jax.Array:
-            names.append(str(jax.random.key_impl(key)))  # refuses a ShapeDtypeStruct, not a tracer
-            return jax.random.key_data(key)
-
-        data = jax.eval_shape(key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
-        return Signature(data.shape, data.dtype.name, names[0])
-    if not hasattr(leaf, "shape"):
-        leaf = np.asarray(leaf)
-    return Signature(tuple(leaf.shape), np.dtype(leaf.dtype).name, None)
+    shape, dtype, key = tree_layout.signature(leaf)
+    return Signature(shape, dtype.name, key)
 
 
 def to_host(leaf: Any) -> np.ndarray:

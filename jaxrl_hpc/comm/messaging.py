@@ -38,7 +38,7 @@ class Outbox:
         return all(request.Test() for request, _ in self._sending)
 
     def flush(self) -> None:
-        """Wait until they have."""
+        """Wait until all have been sent."""
         for request, _ in self._sending:
             request.Wait()
 
@@ -60,7 +60,7 @@ class Inbox:
         return len(self._coming)
 
     def begin(self) -> bool:
-        """Begin to receive one more message, if one has come."""
+        """Begin to receive one more message, if one is pending."""
         message = self._comm.Improbe(source=self._source, tag=self._tag, status=self._status)
         if message is None:
             return False
@@ -69,7 +69,7 @@ class Inbox:
         return True
 
     def take(self) -> tuple[int, np.ndarray] | None:
-        """The next message that is here as a whole, and who sent it."""
+        """The next complete message, and its sender."""
         late = set()
         for place, (sender, buffer, request) in enumerate(self._coming):
             if sender not in late and request.Test():
@@ -89,7 +89,7 @@ HEADER = 64  # bytes, so that payloads are aligned
 
 
 class Kind(IntEnum):
-    """Who says it, and what `number`, `extra` and the payload are."""
+    """Sender, and meaning of `number`, `extra` and the payload."""
 
     START = 0  # learner: begin, so many milliseconds into the run; with a payload: from this state
     PARAMETERS = 1  # learner: version, sequence they are for (-1: any), packed parameters
@@ -127,7 +127,7 @@ class Control:
         self._outbox.send(rank, buffer)
 
     def receive(self) -> ControlMessage | None:
-        """The next message, if one has come as a whole; those of one rank stay in order."""
+        """The next message, if one is complete; those of one rank stay in order."""
         found = self._inbox.next()
         if found is None:
             return None

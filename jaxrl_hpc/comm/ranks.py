@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from jaxrl_hpc.comm import exit_without_finalize
 from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.extras import INSTALL_MPI
+
+if TYPE_CHECKING:
+    from jaxrl_hpc.types import PyTree
 
 T = TypeVar("T")
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -47,7 +50,8 @@ class Ranks:
         self.size: int = comm.Get_size() if comm else 1
         self._host = comm.Clone() if comm else None
         self._errors = comm.Clone() if comm else None
-        self.programs: Any = comm.Clone() if comm else None  # for collectives inside compiled programs
+        # for collectives inside compiled programs
+        self.programs = cast(Any, comm.Clone() if comm else None)
         self._guarded = False
         self.local_rank, self.local_size = 0, 1  # among the processes on this node
         if comm:
@@ -83,6 +87,18 @@ class Ranks:
             self._host.Allreduce(MPI.IN_PLACE, total)
         return total
 
+    def add_trees(self, tree: PyTree) -> PyTree:
+        """The sum over ranks of a tree of numbers, float64, in one message."""
+        import jax
+
+        leaves, structure = jax.tree.flatten(jax.device_get(tree))
+        if not leaves:
+            return tree
+        total = self.add(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+        parts = np.split(total, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
+        shaped = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(structure, shaped)
+
     def barrier(self) -> None:
         """Barrier by polling with backoff: waiting ranks must not take cores from working ones."""
         if self._host:
@@ -91,7 +107,7 @@ class Ranks:
                 backoff.pause()
 
     def first_does(self, function: Callable[[], T]) -> T:
-        """Rank 0 calls it; all get what it returned, or fail as it failed."""
+        """Rank 0 calls it; all ranks return its result, or raise its error."""
         result: T | None = None
         problem: str | None = None
         if self.first:
@@ -128,7 +144,7 @@ class Ranks:
         return "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in where.items())
 
     def communicator(self, who: str) -> Any:
-        """Of all ranks; of this process alone if it was started without a launcher."""
+        """The communicator of all ranks; of this process alone without a launcher."""
         if self.comm is not None:
             return self.comm
         try:
@@ -171,7 +187,7 @@ class Ranks:
             self._guarded = False
 
     def _all_failed(self) -> bool:
-        """Whether all ranks come here, as they do with a mistake in the config."""
+        """Whether all ranks fail alike, as with a mistake in the config."""
         assert self._errors is not None
         request, deadline = self._errors.Ibarrier(), time.monotonic() + AGREE_SECONDS
         while not request.Test():

@@ -101,7 +101,7 @@ class TwoSidedLearner:
         self._push()
 
     def _push(self) -> None:
-        """The newest parameters to every actor that has taken what it was sent before."""
+        """Send the newest parameters to every actor that has received the last ones."""
         for rank in self._actors:
             if self._latest is self._sending.get(rank):
                 continue
@@ -124,7 +124,7 @@ class TwoSidedLearner:
         return probed + len(self._inbox)
 
     def close(self) -> None:
-        """Until all actors have said that nothing follows."""
+        """Wait for the end marks of all actors."""
         nothing, running, backoff = np.zeros(0, np.uint8), set(self._actors), Backoff()
         self._latest = None
         ends = [self._params.Issend(nothing, dest=rank, tag=END) for rank in self._actors]

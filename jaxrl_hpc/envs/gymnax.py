@@ -35,7 +35,7 @@ def _bound(value: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def encoder(env: Any, params: Any) -> Callable[[PyTree], PyTree]:
-    """Observations as agents get them: one of n things as a vector with a single one, all else as it is."""
+    """Observations as agents get them: discrete ones one-hot encoded, all others unchanged."""
     from jaxrl_hpc.envs.gymnax_api import spaces
 
     try:

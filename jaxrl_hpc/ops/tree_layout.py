@@ -39,7 +39,7 @@ class LeafLayout(NamedTuple):
 def leaf_layouts(tree: PyTree) -> tuple[list[LeafLayout], jax.tree_util.PyTreeDef]:
     """Leaves of trees like this one, all at offset 0: arrays, typed keys, scalars or ShapeDtypeStructs."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
-    return [LeafLayout(jax.tree_util.keystr(path), *_signature(value)) for path, value in pairs], structure
+    return [LeafLayout(jax.tree_util.keystr(path), *signature(value)) for path, value in pairs], structure
 
 
 def place(leaves: Iterable[LeafLayout], alignment: int, begin: int = 0) -> tuple[list[LeafLayout], int]:
@@ -51,7 +51,7 @@ def place(leaves: Iterable[LeafLayout], alignment: int, begin: int = 0) -> tuple
     return placed, begin
 
 
-def _signature(value: Any) -> tuple[tuple[int, ...], np.dtype[Any], str | None]:
+def signature(value: Any) -> tuple[tuple[int, ...], np.dtype[Any], str | None]:
     """Shape and dtype of what is packed, and the generator of a typed key."""
     typed = hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
     if not typed:

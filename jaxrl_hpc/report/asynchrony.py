@@ -24,12 +24,12 @@ CURVES = {
 
 
 def asynchrony(runs: Sequence[RunData], colors: Colors) -> Section | None:
-    apart = [run for run in runs if "lag_mean" in run.columns("train")]
-    if not apart:
+    asynchronous = [run for run in runs if "lag_mean" in run.columns("train")]
+    if not asynchronous:
         return None
-    charts = [lag_histogram(apart, colors)]
+    charts = [lag_histogram(asynchronous, colors)]
     for column, heading in CURVES.items():
-        chart = curve_chart(f"apart-{column}", apart, colors, "train", column)
+        chart = curve_chart(f"asynchrony-{column}", asynchronous, colors, "train", column)
         if chart:
             chart.title = heading
             charts.append(chart)

@@ -1,12 +1,12 @@
 """The directory of a run and who may write to it.
 
-runs/<name>/  .jaxrl-hpc-run  the marker: this is a run directory, see run_files.py
+runs/<name>/  .jaxrl-hpc-run  the marker: this is a run directory, see files.py
               config.yaml     the effective config
-              metrics/        Parquet, see metrics.py
+              metrics/        Parquet, see metrics/parquet.py
               tensorboard/    event files
-              tracking/       how far trackers were told, see tracking.py
-              trace.json      of a run with run.profile, see trace.py
-              checkpoints/    see checkpoint.py
+              tracking/       how far trackers were told, see metrics/trackers.py
+              trace.json      of a run with run.profile, see metrics/trace.py
+              checkpoints/    see checkpoint/checkpointer.py
               progress.json   how far the newest checkpoint is
               summary.json    the result; keys in SUMMARY_KEYS are stable
               plots/  report.html
@@ -16,7 +16,7 @@ runs/<name>/  .jaxrl-hpc-run  the marker: this is a run directory, see run_files
 run = RunDirectory.open("runs/cartpole", resume=False)
 with run.lock(): …
 
-What an overwritten run was is moved to runs/.trash/<name>. New kinds of files are entered in run_files.KNOWN.
+What an overwritten run was is moved to runs/.trash/<name>. New kinds of files are entered in files.KNOWN.
 """
 
 from __future__ import annotations

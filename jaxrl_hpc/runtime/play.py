@@ -1,7 +1,7 @@
 """Watch a trained run: episodes as an animated GIF and as a strip of pictures.
 
-An episode is drawn from its observations alone (`Env.draw`); environments that make pictures of their own
-(`Env.picture`, such as ExaBooster) make those instead.
+An episode is drawn from its observations alone (`HostHooks.draw`); environments that make pictures of their
+own (`HostHooks.picture`, such as ExaBooster) make those instead.
 """
 
 from __future__ import annotations

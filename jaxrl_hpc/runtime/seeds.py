@@ -63,6 +63,9 @@ class HostFunction:
     def __init__(self, function: Callable[..., Any]):
         self.jitted = function
 
+    def compile(self, device: jax.Device, *shapes: PyTree) -> None:
+        """The workflow does, in its own `compile`."""
+
     def __call__(self, device: jax.Device, *args: PyTree) -> PyTree:
         return self.jitted(*args)
 
@@ -164,13 +167,13 @@ class SeedRunner:
         flow, state = self.parts.workflow, self.state_shape()
         keys, hypers = jax.eval_shape(lambda: self._arguments(self.groups[0]))
         number = jax.ShapeDtypeStruct((), jnp.int32)
-        programs: list[tuple[Program, tuple[PyTree, ...]]] = []
+        programs: list[tuple[Program | HostFunction, tuple[PyTree, ...]]] = []
         if self.ranks.first:  # the only one that evaluates
             learner = jax.eval_shape(flow.learner, state)
             programs.append((self._evaluate, (learner, keys, number, number)))
         arguments = ((self._step, (state, number)), (self._init, (keys, hypers)), (self._warmup, (state,)))
         for program, shapes in arguments if training else ():
-            if isinstance(program, Program) and (program is not self._warmup or flow.warmup_steps):
+            if program is not self._warmup or flow.warmup_steps:
                 programs.append((program, shapes))
         devices = dict.fromkeys(group.device for group in self.groups)
         with ThreadPoolExecutor(available_cores()) as pool:

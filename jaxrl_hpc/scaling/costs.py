@@ -1,4 +1,4 @@
-"""What a job's pieces cost, and how it is divided: the input of the discrete-event model (flows.py).
+"""What the parts of a job cost, and its split: the input of the discrete-event model (workflow_models.py).
 
 Costs are measured (measure.py) or fitted to whole runs (scripts/studies/workflows.py). Times are seconds.
 """
@@ -16,7 +16,7 @@ FREE = LatencyBandwidth(0.0, 1e30)
 
 
 class Costs(NamedTuple):
-    """Of the pieces of a run."""
+    """Of the parts of a run."""
 
     length: int  # T, steps of an unroll
     copies: int  # B of an actor

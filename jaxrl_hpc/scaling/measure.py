@@ -1,4 +1,4 @@
-"""What the pieces of a config cost on this machine: acting, the policy alone, learning, packing.
+"""What the parts of a config cost on this machine: acting, the policy alone, learning, packing.
 
 Each piece is the very program that the workflow runs, timed alone in this process. What lies between ranks is
 not measured here: latency and bandwidth are given.

@@ -1,8 +1,8 @@
 """How many ranks of a job should learn and how many act: the split with the highest modelled throughput.
 
 With u seconds of a learner and a seconds of an actor per unroll, L learners and A actors give min(A/a, L/u):
-acting and learning are balanced where L / A = u / a. The discrete-event model (flows.py) adds what that
-leaves out: messages, the reduction among learners, and cores that ranks share.
+acting and learning are balanced where L / A = u / a. The discrete-event model (workflow_models.py) adds
+what that leaves out: messages, the reduction among learners, and cores that ranks share.
 """
 
 from __future__ import annotations

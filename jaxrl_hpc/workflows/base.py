@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 
 from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
+from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import ComponentConfig, static
 from jaxrl_hpc.types import (
@@ -82,6 +83,32 @@ class WorkflowConfig(ComponentConfig):
             )
 
 
+class DistributedConfig(WorkflowConfig):
+    """Settings of a workflow whose ranks act side by side, each with `num_envs` copies."""
+
+    uses_ranks: ClassVar[bool] = True
+
+    num_envs: int = static(8, "environment copies of each rank", ge=1)
+    deadline_seconds: float = static(
+        300.0,
+        "the job is ended when one of its ranks makes no progress for this long; 0: never",
+        changeable=True,
+        ge=0,
+    )
+
+    def acting_ranks(self, ranks: int) -> int:
+        """How many of a job's ranks act."""
+        return ranks
+
+    def resources(self) -> Resources:
+        return Resources(
+            # of all ranks: what exploration with an epsilon per copy is spread over
+            total_copies=self.num_envs * self.acting_ranks(world().size),
+            shares_cores=True,
+            deadline_seconds=self.deadline_seconds,
+        )
+
+
 class WorkflowBase:
     """Defaults of the contract (types.Workflow): one process that learns, plain checkpoints, no helpers.
 
@@ -131,6 +158,19 @@ class WorkflowBase:
 
     def close(self, finished: bool) -> None:
         """There are no helpers."""
+
+
+class DistributedWorkflow(WorkflowBase):
+    """Defaults over ranks, for states with the fields learner, iteration and env_steps."""
+
+    job: Job | None = None  # None: this process only inspects a run
+
+    def learner(self, state: PyTree) -> LearnerState:
+        learner: LearnerState = state.learner
+        return learner
+
+    def counters(self, state: PyTree) -> dict[str, Array]:
+        return {"iteration": state.iteration, "env_steps": state.env_steps, "updates": state.learner.step}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

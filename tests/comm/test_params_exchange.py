@@ -1,4 +1,4 @@
-"""Sharing parameters: every rule adds what it is given once, numbers exchanges, leaves out what is old."""
+"""Exchanging parameters: every rule adds what it is given once, numbers exchanges, leaves out what is old."""
 
 import itertools
 

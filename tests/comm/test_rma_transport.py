@@ -24,7 +24,7 @@ def ends(options):
     flags, slot = Bitmap.nbytes(ACTORS), VersionedSlot.nbytes(SIZES.params)
     views = windows(turns, LEARNERS + ACTORS, flags + slot + ACTORS * room)
 
-    def wiring(rank):
+    def structures(rank):
         view, roles = views[rank], Roles(None, rank, LEARNERS, ACTORS, LEARNERS)
         place = (SIZES.in_flight, SIZES.message, options.rule, not options.mixed(roles))
         return SimpleNamespace(
@@ -35,8 +35,8 @@ def ends(options):
             rings=[RingQueue(view, 0, flags + slot + a * room, *place) for a in range(ACTORS)],
         )
 
-    learners = [WindowLearner(wiring(rank)) for rank in range(LEARNERS)]
-    actors = [WindowActor(wiring(LEARNERS + number), SIZES) for number in range(ACTORS)]
+    learners = [WindowLearner(structures(rank)) for rank in range(LEARNERS)]
+    actors = [WindowActor(structures(LEARNERS + number), SIZES) for number in range(ACTORS)]
     return learners, actors, turns
 
 
@@ -102,7 +102,7 @@ def test_a_learner_helps_when_it_has_nothing_and_only_where_an_actor_has_to_wait
             actors[1].offer(message(number))
         actors[0].offer(message(3))
         assert numbers(first.drain(5)) == [(0, 3)], "its own come first"
-        second._wiring.active.clear(1)
+        second._structures.active.clear(1)
         assert first.drain(5) == [], "an actor that does not take part any more is left alone"
         assert first.counts["helped"] == 1 and first.gone(1) == 3
 
@@ -119,13 +119,13 @@ def test_a_learner_whose_own_actors_have_ended_takes_from_any_ring():
             actors[number].offer(message(number))
         assert len(first.drain(5)) == 3 and first.drain(5) == []
         for number in (0, 2):
-            first._wiring.active.clear(number)
+            first._structures.active.clear(number)
         assert first.drain(5) == [], "actor 4 still takes part"
-        first._wiring.active.clear(4)
+        first._structures.active.clear(4)
         assert numbers(first.drain(5)) == [(1, 1)] and first.helped == 1
         assert first.drain(5) == []
         actors[3].offer(message(3))
-        first._wiring.active.clear(3)
+        first._structures.active.clear(3)
         assert numbers(first.drain(5)) == [(3, 3)], "also what an actor has left behind"
 
     turns.run(work)

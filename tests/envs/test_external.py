@@ -117,7 +117,7 @@ def test_copies_in_processes_of_their_own_agree_with_copies_here():
     apart.host.simulators.close()
 
 
-def patience(how):
+def limits(how):
     """A deadline where it is to pass; steps of a busy machine take less."""
     return {"deadline_seconds": 5.0} if how == "hang" else {}
 
@@ -130,7 +130,7 @@ def test_a_process_that_fails_is_named_and_replaced(how, caplog):
         "kill": r"lost its process \(exit code -9\)",
         "hang": "did not return within env.deadline_seconds = 5",
     }
-    settings = {"id": "tests.envs.broken:Doomed-v0", "copies": "processes", **patience(how)}
+    settings = {"id": "tests.envs.broken:Doomed-v0", "copies": "processes", **limits(how)}
     kwargs = {"how": how, "doomed": int(seeds_of(KEYS)[1])}
     name = "env 'gymnasium/tests.envs.broken:Doomed-v0'"
     env = gymnasium_env.make(gymnasium_env.Config(**settings, kwargs=kwargs))
@@ -203,7 +203,7 @@ TROUBLES = {
 
 @pytest.mark.parametrize("how", TROUBLES)
 def test_faults_are_named(how):
-    env = broken(how, **patience(how))
+    env = broken(how, **limits(how))
     text = rf"env 'tests.envs.broken:Broken': copy 2 {TROUBLES[how]} \(step 4, rank 0\); env.on_error=reset"
     with pytest.raises(UserError, match=text), simulator_failures_told(env):
         jax.block_until_ready(play(env, KEYS, ACTIONS))
@@ -211,7 +211,7 @@ def test_faults_are_named(how):
 
 @pytest.mark.parametrize("how", ["raise", "hang"])
 def test_broken_episodes_are_dropped_and_counted(how, caplog):
-    env = broken(how, **patience(how), on_error="reset")
+    env = broken(how, **limits(how), on_error="reset")
     steps = play(env, KEYS, ACTIONS[:8])[1]
     cut = [2] if how == "raise" else [0, 1, 2]  # a simulator that hangs is made anew as a whole
     expected = np.zeros((8, COPIES))

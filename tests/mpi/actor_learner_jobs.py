@@ -100,8 +100,8 @@ def fall_behind(folder: Path, number: int, actors: int, unroll: int, slow: int, 
         time.sleep(0.002)
 
 
-def hooks(meeting: Path, texts: list[str]) -> None:
-    """Replaces the actor's `act` by one to which things happen; `meeting` is a folder for `@meet`."""
+def hooks(rendezvous: Path, texts: list[str]) -> None:
+    """Replaces the actor's `act` by one to which things happen; `rendezvous` is a folder for `@meet`."""
     plain = acting.Actor.__dict__.get("_plain", acting.Actor.act)
     acting.Actor._plain = plain  # type: ignore[attr-defined]
     told = dict(text[1:].split("=") for text in texts)
@@ -114,11 +114,11 @@ def hooks(meeting: Path, texts: list[str]) -> None:
         if self.roles.rank == int(rank) and self.state.sequence >= int(number) and not sent:
             sent.append(os.kill(os.getpid(), signal.SIGUSR1))
         if self.state.sequence < int(told.get("meet", 0)):
-            meet(meeting, self.roles.number, self.roles.actors, int(self.state.sequence))
+            meet(rendezvous, self.roles.number, self.roles.actors, int(self.state.sequence))
         if "behind" in told:
             actor, times = map(int, told["behind"].split(":"))
             count = int(self.state.sequence)
-            fall_behind(meeting, self.roles.number, self.roles.actors, count, actor, times)
+            fall_behind(rendezvous, self.roles.number, self.roles.actors, count, actor, times)
         actor, seconds = (told.get("slow") or "-1:0").split(":")
         if self.roles.number == int(actor):
             time.sleep(float(seconds))  # a slow simulator
@@ -153,7 +153,7 @@ def params(folder: Path) -> list[float]:
 def run(folder: Path, text: str) -> dict[str, Any]:
     name, _, rest = text.lstrip("+").partition(":")
     words = rest.split(";") if rest else []
-    hooks(folder / f"meeting-{name}", [word for word in words if word.startswith("@")])
+    hooks(folder / f"rendezvous-{name}", [word for word in words if word.startswith("@")])
     config = config_of(name, [word.replace("FOLDER", str(folder)) for word in words if word[0] != "@"])
     outcome = train(config, folder / name, resume=text.startswith("+"), say=lambda _: None)
     if world().rank:

@@ -249,10 +249,10 @@ def full(comm: Any) -> dict[str, Any]:
     options = RmaOptions("actor", rule="reject")
     found = {size: connect(roles, BufferSizes(size, 64, 2), options) for size in (1000, 2**20)}
     windows.shutil.disk_usage = plain
-    made = {size: comm.allgather(wiring is not None) for size, wiring in found.items()}
-    for wiring in found.values():
-        if wiring is not None:
-            wiring.close()
+    made = {size: comm.allgather(structures is not None) for size, structures in found.items()}
+    for structures in found.values():
+        if structures is not None:
+            structures.close()
     return {"full": made}
 
 

@@ -1,6 +1,6 @@
 """Workflows over windows on real ranks: the run of `async` by other means, with the same guarantees.
 
-What is between ranks is tested in test_one_sided.py, the engine in test_actor_learner.py.
+What is between ranks is tested in test_one_sided.py, the workflow in test_actor_learner.py.
 """
 
 import json

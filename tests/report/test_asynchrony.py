@@ -23,13 +23,15 @@ def with_ages(path: Path) -> RunData:
     return load_run(path)
 
 
-def test_histogram_and_curves_of_runs_that_have_ages(tmp_path: Path) -> None:
+def test_histogram_and_curves_of_runs_that_have_staleness(tmp_path: Path) -> None:
     plain, apart = load_run(make_run(tmp_path / "plain")), with_ages(tmp_path / "apart")
     colors = {"plain": "#000000", "apart": "#ffffff"}
     assert asynchrony([plain], colors) is None
     section = asynchrony([plain, apart], colors)
     assert section is not None
-    assert {"lag-histogram", "apart-lag_mean", "apart-actor_idle"} <= {chart.id for chart in section.charts}
+    assert {"lag-histogram", "asynchrony-lag_mean", "asynchrony-actor_idle"} <= {
+        chart.id for chart in section.charts
+    }
     (bars,) = lag_histogram([apart], colors).figure.data
     assert list(bars.x) == ["0", "4–7", "64 and more"]
     np.testing.assert_allclose(bars.y, [0.5, 0.5, 0.0])

@@ -150,7 +150,7 @@ def test_ages_are_counted_and_old_unrolls_dropped(acting, watchdog):
     (taken,) = mailbox.take(1, version=3)  # those made with version 0 are three old by now
     assert (int(taken.header.actor), int(taken.header.sequence), int(taken.header.version)) == (1, 1, 3)
     assert mailbox.dropped == 2 and mailbox.taken == 3
-    found = staleness.describe(mailbox.ages.sums(), mailbox.ages.largest)
+    found = staleness.describe(mailbox.staleness.sums(), mailbox.staleness.largest)
     assert found["lag_max"] == 3 and found["lag_mean"] == 2.0 and found["dropped_unrolls"] == 2
     assert found["lag/2_3"] == pytest.approx(2 / 3) and found["lag/0"] == pytest.approx(1 / 3)
 
@@ -317,7 +317,7 @@ def test_unrolls_added_at_once_are_stored_as_if_added_one_by_one(rated, store_ne
         )
         params = flow.learning.agent.actor(state.learner)
         copies = acting.start(jax.random.key(1), np.int32(0))
-        fill = jax.jit(lambda state, unrolls, flow=flow: flow.learning.fill(state, unrolls, flow.team))
+        fill = jax.jit(lambda state, unrolls, flow=flow: flow.learning.fill(state, unrolls, flow.group))
         unrolls = []
         for _ in range(30):
             copies, _, trajectory, priority = acting.unroll(params, copies)

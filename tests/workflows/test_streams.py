@@ -166,15 +166,15 @@ def test_learners_with_extra_samples_and_actors(learners: int, updates: int) -> 
             running, _, trajectory, _ = acting.unroll(jnp.zeros(3), running)
             unrolls.append((trajectory, ()))
     for number in range(learners):
-        team = LearnerGroup(learners, number, False, None)
-        engine = dyna.Dyna(config, TWO_SIDED, learning, 0)
-        engine.team = team
-        state = jax.jit(lambda key, team=team: learning.init(key, HYPERS, team))(jax.random.key(0))
+        group = LearnerGroup(learners, number, False, None)
+        flow = dyna.Dyna(config, TWO_SIDED, learning, 0)
+        flow.group = group
+        state = jax.jit(lambda key, group=group: learning.init(key, HYPERS, group))(jax.random.key(0))
         if number:  # all learners begin alike
             jax.effects_barrier()
             del SEEN["init"][-1]
-        iterate = jax.jit(lambda s, u, team=team: learning.iterate(s, {}, [u], team))
-        plan = jax.jit(engine._plan)
+        iterate = jax.jit(lambda s, u, group=group: learning.iterate(s, {}, [u], group))
+        plan = jax.jit(flow._plan)
         for unroll in unrolls[:2]:
             state, sums = iterate(state, unroll)
             for extra in range(1, 4):

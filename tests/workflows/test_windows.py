@@ -83,15 +83,15 @@ def test_windows_continue_over_the_unrolls_of_the_one_actor_of_dyna(max_lag, use
     )
     settings = flow.learning.settings._replace(length=1)
     learner = LearnerPrograms(settings, env(), made, memory)
-    team = LearnerGroup(1, 0, False, None)
+    group = LearnerGroup(1, 0, False, None)
     obs = jnp.zeros((1, 3, 2))
     one = jnp.zeros((1, 3))
     unroll = Transition(obs, one.astype(jnp.int32), one, one + 1, one > 0, obs, ())
 
     @jax.jit
     def run(key: jax.Array) -> dict[str, jax.Array]:
-        state = learner.init(key, HYPERS, team)
-        state = jax.lax.fori_loop(0, 12, lambda _, s: learner.fill(s, [(unroll, ())], team), state)
+        state = learner.init(key, HYPERS, group)
+        state = jax.lax.fori_loop(0, 12, lambda _, s: learner.fill(s, [(unroll, ())], group), state)
         return update.replay_metrics(made, memory.sample(state.replay, key, jnp.float32(0)))
 
     assert float(run(jax.random.key(0))["window_used"]) == used

@@ -34,7 +34,7 @@ LINE = 64  # bytes
 
 
 class ExchangeSettings(NamedTuple):
-    """Of one rank."""
+    """Settings of one rank."""
 
     stored: int  # bytes
     change: int  # bytes
@@ -45,7 +45,7 @@ class ExchangeSettings(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How an exchange went."""
+    """Result of an exchange."""
 
     number: int  # among all exchanges, from 0 on
     used: bool  # False: the change was too old
@@ -56,15 +56,15 @@ class Exchange(Protocol):
     """One worker's end."""
 
     def load(self, data: np.ndarray, number: int) -> None:
-        """Worker 0: store bytes, after so many exchanges. The others wait for it before they read."""
+        """Worker 0: store bytes, after so many exchanges. The others must not read before."""
         ...
 
     def read(self) -> np.ndarray:
-        """What is stored, a copy."""
+        """A copy of what is stored."""
         ...
 
     def swap(self, change: np.ndarray, since: int, turn: int | None) -> Answer:
-        """Give a change made from what was stored after `since` exchanges. `turn`: be exactly that number."""
+        """Push a change of what was stored after `since` exchanges. `turn`: wait to be that exchange."""
         ...
 
     def close(self) -> None:

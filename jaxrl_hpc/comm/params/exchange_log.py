@@ -35,11 +35,11 @@ class ExchangeLog:
         self.backoff = Backoff()
 
     def begin(self, number: int) -> None:
-        """What belongs to exchanges before this one is known to all."""
+        """Start: unrolls of exchanges before this one are known to all."""
         self._next = number
 
     def give(self, number: int, data: np.ndarray) -> None:
-        """Bytes [nbytes] uint8 of the exchange that this worker was."""
+        """Send bytes [nbytes] uint8 of this worker's exchange to all others."""
         letter = aligned(LINE + self.nbytes)
         letter[:LINE].view(np.int64)[0] = number
         letter[LINE:] = data
@@ -49,7 +49,7 @@ class ExchangeLog:
         self._here[number] = np.zeros(0, np.uint8)  # one's own
 
     def take(self, before: int) -> list[np.ndarray]:
-        """What belongs to exchanges before this one and was not taken, in order; one's own left out."""
+        """Other workers' bytes of exchanges before this one that were not taken yet, in order."""
         found = []
         while self._next < before:
             while self._next not in self._here:

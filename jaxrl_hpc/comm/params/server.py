@@ -73,42 +73,42 @@ class Client:
 
     def _ask(self, tag: int, known: list[int], parts: list[np.ndarray]) -> Answer:
         for server, number, part in zip(self.servers, known, parts, strict=True):
-            letter = aligned(LINE + part.size)
-            letter[:LINE].view(np.int64)[0] = number
-            letter[LINE:] = part
-            self._outbox.send(server, letter, tag)
+            buffer = aligned(LINE + part.size)
+            buffer[:LINE].view(np.int64)[0] = number
+            buffer[LINE:] = part
+            self._outbox.send(server, buffer, tag)
         out = aligned(self.size)
         numbers, used = 0, True
         for place, (server, (low, high)) in enumerate(zip(self.servers, self.stored, strict=True)):
-            letter = self._receive(server, LINE + high - low)
-            numbers, taken, signal = (int(x) for x in letter[:LINE].view(np.int64)[:3])
+            buffer = self._receive(server, LINE + high - low)
+            numbers, taken, signal = (int(x) for x in buffer[:LINE].view(np.int64)[:3])
             if tag == SWAP:
                 self._since[place] = numbers
             used = used and bool(taken)
-            out[low:high] = letter[LINE:]
+            out[low:high] = buffer[LINE:]
             if signal:
                 self.signal = (signal, server)
         self._outbox.flush()
         return Answer(numbers, used, out)
 
     def _receive(self, server: int, size: int) -> np.ndarray:
-        letter = aligned(size)
-        request, began, told = self.comm.Irecv(letter, source=server), time.monotonic(), False
+        buffer = aligned(size)
+        request, began, told = self.comm.Irecv(buffer, source=server), time.monotonic(), False
         while not request.Test():
             if not told and time.monotonic() - began > TELL_SECONDS:
                 told = True
                 self.watchdog.at(f"waiting for the server on rank {server}", 0)
             self.backoff.pause()
         self.backoff.reset()
-        return letter
+        return buffer
 
     def close(self) -> None:
         """Worker 0 releases the servers."""
         if self.comm.Get_rank() == 0:
             for server in self.servers:
-                letter = np.zeros(LINE, np.uint8)
-                letter[0] = self.finished
-                self.comm.Send(letter, dest=server, tag=STOP)
+                buffer = np.zeros(LINE, np.uint8)
+                buffer[0] = self.finished
+                self.comm.Send(buffer, dest=server, tag=STOP)
 
 
 class Server:
@@ -134,7 +134,7 @@ class Server:
         self._waiting: dict[int, deque[ExchangeRequest]] = {}
 
     def serve(self, watchdog: Watchdog, signal: StopRequest) -> bool:
-        """Until worker 0 says STOP -> whether the run is finished."""
+        """Serve until worker 0 sends STOP -> whether the run is finished."""
         backoff = Backoff()
         while True:
             request = self._next()
@@ -164,19 +164,19 @@ class Server:
         return used
 
     def _answer(self, rank: int, number: int, used: bool, signal: StopRequest) -> None:
-        letter = aligned(LINE + self.data.size)
-        letter[:LINE].view(np.int64)[:3] = (number, used, signal.number)
-        letter[LINE:] = self.data
-        self.comm.Send(letter, dest=rank)  # it is waiting for this
+        buffer = aligned(LINE + self.data.size)
+        buffer[:LINE].view(np.int64)[:3] = (number, used, signal.number)
+        buffer[LINE:] = self.data
+        self.comm.Send(buffer, dest=rank)  # it is waiting for this
 
     def _next(self) -> ExchangeRequest | None:
-        """What to do now: loads and reads at once, exchanges in order."""
+        """The next request: loads and reads at once, exchanges in order."""
         status = self._mpi.Status()
         if self.comm.Iprobe(status=status):
-            letter = aligned(status.Get_count(self._mpi.BYTE))
+            buffer = aligned(status.Get_count(self._mpi.BYTE))
             rank, tag = status.Get_source(), status.Get_tag()
-            self.comm.Recv(letter, source=rank, tag=tag)
-            request = ExchangeRequest(rank, tag, int(letter[:LINE].view(np.int64)[0]), letter[LINE:])
+            self.comm.Recv(buffer, source=rank, tag=tag)
+            request = ExchangeRequest(rank, tag, int(buffer[:LINE].view(np.int64)[0]), buffer[LINE:])
             if tag != SWAP:
                 return request
             self._waiting.setdefault(rank, deque()).append(request)

@@ -1,8 +1,8 @@
 """A thread by which MPI makes progress while this rank computes.
 
-On some stacks an operation on a rank's window is carried out by that rank itself, whenever it calls MPI next;
-until then, perhaps for the whole of a long compiled call, the others wait. A thread that
-calls MPI periodically (a probe on a communicator of its own, where nothing ever arrives) avoids that.
+With some MPI libraries an operation on a rank's window makes progress only while that rank calls MPI; the
+others would wait during a long compiled call. A thread that calls MPI periodically (a probe on a
+communicator of its own, where nothing ever arrives) avoids that.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ LINE = 64  # bytes
 
 
 class Item(NamedTuple):
-    """What came out."""
+    """An item taken from the ring."""
 
     number: int  # of the producer's items, counted from 0
     data: np.ndarray  # [length] uint8, aligned, memory of its own
@@ -76,7 +76,7 @@ class RingQueue:
         return 3 * LINE + capacity * (LINE + rounded(nbytes))
 
     def push(self, data: np.ndarray, seconds: float = 60.0, look: Callable[[], bool] = lambda: False) -> bool:
-        """Put bytes [length] uint8 in; whether they are in. A wait for space ends when `look` says so."""
+        """Put bytes [length] uint8 in; whether they are in. `look` may end a wait for space."""
         if data.nbytes > self.item:
             raise ValueError(f"an item of {data.nbytes} bytes does not fit into {self.item}")
         number, self._number = self._number, self._number + 1

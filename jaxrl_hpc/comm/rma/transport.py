@@ -61,14 +61,14 @@ def connect(roles: Roles, sizes: BufferSizes, options: RmaOptions) -> RmaStructu
     if verdict.works:
         thread = {"always": True, "never": False, "auto": verdict.needs_thread}[options.thread]
         try:
-            wiring = RmaStructures(roles, sizes, options, thread)
+            structures = RmaStructures(roles, sizes, options, thread)
         except NoWindow as error:  # on all ranks
             problem = str(error)
         else:
             if thread and verdict.needs_thread:
                 when = "one-sided memory is reached only while its rank calls MPI here"
                 _say(roles, f"{when}: each rank starts a thread for it")
-            return wiring
+            return structures
     if options.one_sided == "required":
         raise UserError(
             f"workflow.one_sided=required, but one-sided memory cannot be used here ({problem}): "
@@ -136,11 +136,11 @@ class RmaStructures:
 class WindowActor:
     """An actor's end (comm/transport.py)."""
 
-    def __init__(self, wiring: RmaStructures, sizes: BufferSizes) -> None:
-        roles = wiring.roles
-        self._wiring, self._number = wiring, roles.number
-        self._ring = wiring.rings[roles.number]
-        self._slot = wiring.slots[roles.learner_of(roles.number)]
+    def __init__(self, structures: RmaStructures, sizes: BufferSizes) -> None:
+        roles = structures.roles
+        self._structures, self._number = structures, roles.number
+        self._ring = structures.rings[roles.number]
+        self._slot = structures.slots[roles.learner_of(roles.number)]
         self._params = aligned(sizes.params)
         self._active = False
 
@@ -149,7 +149,7 @@ class WindowActor:
         return self._ring.counts["rejected"] + self._ring.counts["dropped"]
 
     def newest(self) -> tuple[int, np.ndarray] | None:
-        version = self._slot.read(self._params, self._wiring.options.deadline_seconds or math.inf)
+        version = self._slot.read(self._params, self._structures.options.deadline_seconds or math.inf)
         return None if version is None else (version, self._params)
 
     def room(self) -> bool:
@@ -161,21 +161,21 @@ class WindowActor:
         self._ring.push(message)
         if not self._active:
             self._active = True
-            self._wiring.active.set(self._number)
+            self._structures.active.set(self._number)
         return True
 
     def close(self) -> None:
-        self._wiring.active.clear(self._number)
-        self._wiring.close()
+        self._structures.active.clear(self._number)
+        self._structures.close()
 
 
 class WindowLearner:
     """A learner's end (comm/transport.py)."""
 
-    def __init__(self, wiring: RmaStructures) -> None:
-        roles = wiring.roles
-        self._wiring, self._options = wiring, wiring.options
-        self._slot = wiring.slots[roles.rank] if roles.rank < roles.served else None
+    def __init__(self, structures: RmaStructures) -> None:
+        roles = structures.roles
+        self._structures, self._options = structures, structures.options
+        self._slot = structures.slots[roles.rank] if roles.rank < roles.served else None
         self._own = roles.actors_of(roles.rank)
         self._others = [a for a in range(roles.actors) if a not in self._own] if self._own else []
         self._turn = 0
@@ -189,7 +189,7 @@ class WindowLearner:
     def counts(self) -> dict[str, int]:
         if not self.mixed:
             return {}
-        collisions = sum(ring.counts["collisions"] for ring in self._wiring.rings)
+        collisions = sum(ring.counts["collisions"] for ring in self._structures.rings)
         return {"collisions": collisions, "helped": self.helped}
 
     def publish(self, version: int, params: np.ndarray) -> None:
@@ -200,7 +200,7 @@ class WindowLearner:
         if self._slot is not None:
             self._slot.settle()
         found: list[Arrival] = []
-        rings = self._wiring.rings
+        rings = self._structures.rings
         limit = min(limit, len(rings) * rings[0].capacity)  # so that it ends, however fast actors are
         while len(found) < limit:
             before = len(found)
@@ -212,10 +212,10 @@ class WindowLearner:
         return found
 
     def waiting(self) -> int:
-        return sum(self._wiring.rings[actor].seen for actor in self._own)
+        return sum(self._structures.rings[actor].seen for actor in self._own)
 
     def _gone(self, actor: int) -> int:
-        return self._wiring.rings[actor].gone()
+        return self._structures.rings[actor].gone()
 
     def _round(self, found: list[Arrival], limit: int) -> None:
         """At most one unroll from every ring."""
@@ -231,37 +231,37 @@ class WindowLearner:
         return self._own[self._turn :] + self._own[: self._turn]
 
     def _take(self, actor: int, found: list[Arrival]) -> bool:
-        item = self._wiring.rings[actor].take()
+        item = self._structures.rings[actor].take()
         if item is not None:
             found.append(Arrival(actor, item.data))
             self._begun = self._begun or actor in self._own
         return item is not None
 
     def _help(self, found: list[Arrival]) -> None:
-        active = self._wiring.active.all()
+        active = self._structures.active.all()
         own = bool(active[self._own].any())
         self._begun = self._begun or own
         ended = self._begun and not own
         for actor in self._rng.permutation(self._others).tolist():
-            ring = self._wiring.rings[actor]
+            ring = self._structures.rings[actor]
             wanted = ended or (active[actor] and ring.waiting() >= ring.capacity)
             if wanted and self._take(actor, found):
                 self.helped += 1
                 return
 
     def close(self) -> None:
-        self._wiring.close()
+        self._structures.close()
 
 
 def one_sided(options: RmaOptions) -> Transport:
     """Windows where they work, two-sided messages elsewhere."""
 
     def actor(roles: Roles, sizes: BufferSizes) -> ActorSide:
-        wiring = connect(roles, sizes, options)
-        return TWO_SIDED.actor(roles, sizes) if wiring is None else WindowActor(wiring, sizes)
+        structures = connect(roles, sizes, options)
+        return TWO_SIDED.actor(roles, sizes) if structures is None else WindowActor(structures, sizes)
 
     def learner(roles: Roles, sizes: BufferSizes) -> LearnerSide:
-        wiring = connect(roles, sizes, options)
-        return TWO_SIDED.learner(roles, sizes) if wiring is None else WindowLearner(wiring)
+        structures = connect(roles, sizes, options)
+        return TWO_SIDED.learner(roles, sizes) if structures is None else WindowLearner(structures)
 
     return Transport(actor, learner)

@@ -58,7 +58,7 @@ class VersionedSlot:
         self.settle()
 
     def settle(self) -> bool:
-        """Publish what was kept aside if it can be; whether nothing is. A writer calls it now and then."""
+        """Publish a value that was held back, if possible; whether none is left. Called periodically."""
         if self._aside is None:
             return True
         if self._held():
@@ -73,7 +73,7 @@ class VersionedSlot:
         return True
 
     def _held(self) -> bool:
-        """Whether readers ask for time, and have not had it yet."""
+        """Whether readers ask for time, and the timeout has not passed."""
         if self.window.peek(self.owner, self.offset + 2 * LINE) <= 0:
             self._held_since, self._hold = None, HOLD_SECONDS
             return False

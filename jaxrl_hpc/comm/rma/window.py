@@ -80,7 +80,7 @@ class Window:
         self.operations = 0  # so far, of all kinds
 
     def _check_room(self) -> None:
-        """Memory that is not there would end the process when it is first touched."""
+        """Refuse what does not fit: touching shared memory that is not there kills the process."""
         wanted = self.comm.allreduce(self.nbytes)
         free = shutil.disk_usage(SHARED_FOLDER).free if os.path.isdir(SHARED_FOLDER) else wanted
         problem = (
@@ -106,7 +106,7 @@ class Window:
         return made
 
     def _agree(self, problem: str | None) -> None:
-        """Free memory changes between two looks: what one rank cannot have, all do without."""
+        """Free memory may change between two checks: if one rank has no room, no rank gets a window."""
         problems = [text for text in self.comm.allgather(problem) if text is not None]
         if problems:
             self.comm.Free()

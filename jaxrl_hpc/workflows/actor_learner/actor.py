@@ -24,7 +24,7 @@ from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorState
 
 
 class Policies:
-    """Parameters as they came. With `lag`, those that are at least so many versions older than the newest."""
+    """Parameters received so far. `current` are the newest, or with `lag` at least so many versions older."""
 
     def __init__(self, acting: ActorPrograms, lag: int) -> None:
         self._acting, self._lag = acting, lag
@@ -128,7 +128,7 @@ class Actor:
             self.ready_for = note.extra
 
     def report(self) -> None:
-        """The state between two unrolls: all before it have been sent."""
+        """Send the state between two unrolls; all unrolls before it have been sent."""
         assert self.snapshot is not None
         payload = self.acting.state.empty()
         self.acting.state.pack(self.state._replace(sequence=np.int64(self.state.sequence)), payload)

@@ -26,12 +26,12 @@ class ArrivalEntry(NamedTuple):
 
 
 def file_of(folder: str | Path, learner: int) -> Path:
-    """Of one learner of a run; `folder` is the run's."""
+    """The schedule of one learner; `folder` is the run's."""
     return Path(folder) / f"schedule-{learner}.csv"
 
 
 class ArrivalRecorder:
-    """Writes entries. A resumed run gives the number of those before its checkpoint: the rest is cut off."""
+    """Writes entries. A resumed run gives the number before its checkpoint; later entries are cut off."""
 
     def __init__(self, path: Path, entries: int) -> None:
         lines = path.read_text().splitlines()[1 : entries + 1] if entries and path.exists() else []
@@ -45,7 +45,7 @@ class ArrivalRecorder:
         self._new.append(",".join(map(str, entry)) + "\n")
 
     def flush(self) -> None:
-        """On disk before a checkpoint counts them."""
+        """Write entries to disk, before a checkpoint counts them."""
         with self._path.open("a") as file:
             file.writelines(self._new)
         self._new = []
@@ -71,7 +71,7 @@ class ArrivalReplay:
         self.versions = {(e.actor, e.sequence): e.version for e in self.entries}
 
     def next(self) -> ArrivalEntry:
-        """The entry that comes now."""
+        """The current entry."""
         if self.position >= len(self.entries):
             raise UserError(
                 f"run.replay_schedule: {self.path} ends after {len(self.entries)} unrolls, and this run "
@@ -80,7 +80,7 @@ class ArrivalReplay:
         return self.entries[self.position]
 
     def wanted(self) -> Counter[int]:
-        """How many unrolls that are still to be taken need each version."""
+        """version -> number of unrolls still to be taken that need it."""
         return Counter(entry.version for entry in self.entries[self.position :])
 
     def actors(self) -> int:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Replay
 from jaxrl_hpc.workflows.actor_learner.learner import check_windows
-from jaxrl_hpc.workflows.base import Resources, WorkflowConfig
+from jaxrl_hpc.workflows.base import DistributedConfig
 
 
-class ActorLearnerConfig(WorkflowConfig):
+class ActorLearnerConfig(DistributedConfig):
     """Settings of every workflow in which actors and learners are processes of their own."""
 
-    uses_ranks: ClassVar[bool] = True
     replay_unroll: ClassVar[int] = 16  # so that a message is worth its cost
 
     learners: int = static(1, "ranks that learn: the first ones", ge=1)
@@ -40,12 +38,6 @@ class ActorLearnerConfig(WorkflowConfig):
         0, "act with parameters at least this many versions behind the newest", ge=0, le=10_000
     )
     lockstep: bool = static(False, "one actor, which waits for the parameters after each of its unrolls")
-    deadline_seconds: float = static(
-        300.0,
-        "the job is ended when one of its ranks makes no progress for this long; 0: never",
-        changeable=True,
-        ge=0,
-    )
 
     @property
     def cuts_windows(self) -> bool:
@@ -58,20 +50,15 @@ class ActorLearnerConfig(WorkflowConfig):
 
     @property
     def may_lose_unrolls(self) -> bool:
-        """Whether the transport throws unrolls away when it is full."""
+        """Whether the transport discards unrolls when it is full."""
         return False
 
-    def resources(self) -> Resources:
-        return Resources(
-            # of all actors: what exploration with an epsilon per copy is spread over
-            total_copies=self.num_envs * (self.actors or max(1, world().size - self.learners)),
-            shares_cores=True,
-            deadline_seconds=self.deadline_seconds,
-        )
+    def acting_ranks(self, ranks: int) -> int:
+        return self.actors or max(1, ranks - self.learners)
 
 
 def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> None:
-    """What does not fit together, one sentence each."""
+    """Refuse settings that do not fit together."""
     config.check_priorities(agent, replay)
     check_windows(agent, replay, config.unroll_length, config.cuts_windows, "")
     if config.max_lag is not None:

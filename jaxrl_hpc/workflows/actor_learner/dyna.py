@@ -41,12 +41,12 @@ class Config(ActorLearnerConfig):
 
     @property
     def cuts_windows(self) -> bool:
-        """One actor, whose messages come in order: only unrolls that are dropped leave gaps."""
+        """One actor sends in order: only dropped unrolls leave gaps."""
         return self.max_lag is not None and not self.lockstep
 
 
 class Dyna(ActorLearner):
-    """Actors and learners, with planning while no unroll has come."""
+    """Actors and learners, with planning until the next unroll arrives."""
 
     config: Config
 
@@ -81,9 +81,9 @@ class Dyna(ActorLearner):
         """One more sample of the replay, the `number`-th since the last unroll."""
         key = jax.random.fold_in(state.key, state.iteration)  # the iteration splits this one
         key = jax.random.fold_in(streams.stream(key, streams.EXTRA_SAMPLES), number)
-        if self.team.size > 1:
-            key = jax.random.fold_in(key, self.team.number)
-        learner, memory, metrics = self.learning._update(self.team)((state.learner, state.replay), key)
+        if self.group.size > 1:
+            key = jax.random.fold_in(key, self.group.number)
+        learner, memory, metrics = self.learning._update(self.group)((state.learner, state.replay), key)
         metrics = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
         return state._replace(learner=learner, replay=memory), metrics
 

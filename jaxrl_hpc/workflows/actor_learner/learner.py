@@ -36,7 +36,7 @@ LearnerAndReplay = tuple[LearnerState, PyTree]
 
 
 def check_windows(agent: Agent, replay: Replay | None, unroll_length: int, cut: bool, instead: str) -> None:
-    """Windows that end where unrolls do must fit into one; `instead` says what else helps."""
+    """Refuse windows longer than an unroll where unrolls cut them; `instead` names another remedy."""
     if replay is None or not cut or agent.needs.length == 1:
         return
     if agent.needs.length > unroll_length:
@@ -113,11 +113,11 @@ class LearnerPrograms:
     def __init__(self, settings: LearnerSettings, env: Env, agent: Agent, replay: Replay | None) -> None:
         self.settings, self.env, self.agent, self.replay = settings, env, agent, replay
 
-    def init(self, key: Array, hypers: dict[str, dict[str, Array]], team: LearnerGroup) -> ActorLearnerState:
+    def init(self, key: Array, hypers: dict[str, dict[str, Array]], group: LearnerGroup) -> ActorLearnerState:
         agent_key, _, run_key = jax.random.split(key, 3)  # actors use the second
         learner = self.agent.init(agent_key, hypers["agent"])
         memory: PyTree = ()
-        if self.replay and team.has_data:
+        if self.replay and group.has_data:
             memory = self.replay.init(self._example(learner), hypers["replay"])
         return ActorLearnerState(learner, memory, run_key, jnp.int32(0), jnp.int32(0))
 
@@ -129,13 +129,13 @@ class LearnerPrograms:
         return rollout.example_transition(self.env, self.agent, actor, copies)
 
     def fill(
-        self, state: ActorLearnerState, unrolls: Sequence[tuple[Transition, PyTree]], team: LearnerGroup
+        self, state: ActorLearnerState, unrolls: Sequence[tuple[Transition, PyTree]], group: LearnerGroup
     ) -> ActorLearnerState:
-        """Take unrolls in without learning; `unrolls` is empty where another learner has them."""
-        return self._take(state, unrolls, team)[0]
+        """Add unrolls without learning; `unrolls` is empty where another learner has them."""
+        return self._take(state, unrolls, group)[0]
 
     def _take(
-        self, state: ActorLearnerState, unrolls: Sequence[tuple[Transition, PyTree]], team: LearnerGroup
+        self, state: ActorLearnerState, unrolls: Sequence[tuple[Transition, PyTree]], group: LearnerGroup
     ) -> tuple[ActorLearnerState, Transition | None]:
         agent, settings = self.agent, self.settings
         env_steps = state.env_steps + settings.steps_per_iteration
@@ -145,7 +145,7 @@ class LearnerPrograms:
         if unrolls:
             trajectory = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *(t for t, _ in unrolls))
         if agent.statistics is not None and agent.update_statistics is not None:
-            sums = self._moments(learner, trajectory, team)
+            sums = self._moments(learner, trajectory, group)
             learner = agent.update_statistics(learner, sums)
         if self.replay and unrolls:
             memory = self._add(memory, unrolls)
@@ -161,13 +161,13 @@ class LearnerPrograms:
             block = block._replace(last=block.last.at[ends].set(True))
         return self.replay.add(memory, block, priority if self.settings.priorities else None)
 
-    def _moments(self, learner: LearnerState, trajectory: Transition | None, team: LearnerGroup) -> PyTree:
-        """Sums over what all learners took."""
+    def _moments(self, learner: LearnerState, trajectory: Transition | None, group: LearnerGroup) -> PyTree:
+        """Statistics of the unrolls of all learners."""
         assert self.agent.statistics is not None
         if trajectory is not None:
-            return team.total(self.agent.statistics(learner, trajectory))
+            return group.total(self.agent.statistics(learner, trajectory))
         like = jax.eval_shape(self.agent.statistics, learner, self.unroll_shape(learner, self.settings.batch))
-        return team.total(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like))
+        return group.total(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like))
 
     def unroll_shape(self, learner: PyTree, number: int) -> Transition:
         """Shapes of `number` unrolls side by side."""
@@ -181,36 +181,36 @@ class LearnerPrograms:
         state: ActorLearnerState,
         sums: Metrics,
         unrolls: Sequence[tuple[Transition, PyTree]],
-        team: LearnerGroup,
+        group: LearnerGroup,
     ) -> tuple[ActorLearnerState, Metrics]:
         """One iteration; metrics are added to `sums`."""
-        state, trajectory = self._take(state, unrolls, team)
+        state, trajectory = self._take(state, unrolls, group)
         key = jax.random.fold_in(state.key, state.iteration)
-        if team.size > 1 and not team.shared:
-            key = jax.random.fold_in(key, team.number)  # draws of its own
+        if group.size > 1 and not group.shared:
+            key = jax.random.fold_in(key, group.number)  # draws of its own
         learn = self._from_replay if self.replay else self._from_trajectory
-        learner, memory, metrics = learn(state, trajectory, key, team)
+        learner, memory, metrics = learn(state, trajectory, key, group)
         metrics = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
         return state._replace(learner=learner, replay=memory), metrics
 
     def _from_trajectory(
-        self, state: ActorLearnerState, trajectory: Transition | None, key: Array, team: LearnerGroup
+        self, state: ActorLearnerState, trajectory: Transition | None, key: Array, group: LearnerGroup
     ) -> tuple[LearnerState, PyTree, Metrics]:
-        if team.shared:
+        if group.shared:
             shape = self.unroll_shape(state.learner, self.settings.batch)
-            whole = broadcast(team.collectives, trajectory, shape)
-            columns = team.number + team.size * jnp.arange(whole.last.shape[1] // team.size)
+            whole = broadcast(group.collectives, trajectory, shape)
+            columns = group.number + group.size * jnp.arange(whole.last.shape[1] // group.size)
             trajectory = jax.tree.map(lambda x: x[:, columns], whole)
-            key = jax.random.fold_in(key, team.number)
+            key = jax.random.fold_in(key, group.number)
         assert trajectory is not None
         batch = learning.as_batch(trajectory)
-        learner, metrics, _ = learning.learn(self.agent, state.learner, batch, key, team.reduce)
+        learner, metrics, _ = learning.learn(self.agent, state.learner, batch, key, group.reduce)
         return learner, (), metrics
 
     def _from_replay(
-        self, state: ActorLearnerState, _: Transition | None, key: Array, team: LearnerGroup
+        self, state: ActorLearnerState, _: Transition | None, key: Array, group: LearnerGroup
     ) -> tuple[LearnerState, PyTree, Metrics]:
-        update = self._update(team)
+        update = self._update(group)
         if self.settings.updates == 1:
             learner, memory, metrics = update((state.learner, state.replay), key)
             return learner, memory, metrics
@@ -223,32 +223,32 @@ class LearnerPrograms:
         (learner, memory), stacked = jax.lax.scan(one, (state.learner, state.replay), keys)
         return learner, memory, {name: value.mean() for name, value in stacked.items()}
 
-    def _update(self, team: LearnerGroup) -> Callable[..., tuple[LearnerState, PyTree, Metrics]]:
+    def _update(self, group: LearnerGroup) -> Callable[..., tuple[LearnerState, PyTree, Metrics]]:
         agent, replay = self.agent, self.replay
         assert replay is not None
 
         def alone(carry: LearnerAndReplay, key: Array) -> tuple[LearnerState, PyTree, Metrics]:
-            return learning.learn_from_replay(agent, replay, *carry, key, team.reduce)
+            return learning.learn_from_replay(agent, replay, *carry, key, group.reduce)
 
         def together(carry: LearnerAndReplay, key: Array) -> tuple[LearnerState, PyTree, Metrics]:
             learner, memory = carry
             sample_key, learn_key = jax.random.split(key)
-            learn_key = jax.random.fold_in(learn_key, team.number)
-            mine = replay.sample(memory, sample_key, learner.progress) if team.has_data else None
-            whole = broadcast(team.collectives, mine, self._sample_shape(learner))
-            part = part_of(whole, jnp.int32(team.number), team.size)
-            learner, metrics, priority = learning.learn(agent, learner, part, learn_key, team.reduce)
+            learn_key = jax.random.fold_in(learn_key, group.number)
+            mine = replay.sample(memory, sample_key, learner.progress) if group.has_data else None
+            whole = broadcast(group.collectives, mine, self._sample_shape(learner))
+            part = part_of(whole, jnp.int32(group.number), group.size)
+            learner, metrics, priority = learning.learn(agent, learner, part, learn_key, group.reduce)
             metrics |= learning.replay_metrics(agent, whole)
-            assert team.collectives is not None
-            everyone = team.collectives("gather", priority[None])  # [learners, N / learners]
-            if team.has_data:
+            assert group.collectives is not None
+            everyone = group.collectives("gather", priority[None])  # [learners, N / learners]
+            if group.has_data:
                 memory = replay.prioritise(memory, whole.index, everyone.T.reshape(-1))
             return learner, memory, metrics
 
-        return together if team.shared else alone
+        return together if group.shared else alone
 
     def grads_shape(self, learner: LearnerState) -> PyTree:
-        """Shapes of what the agent's gradient of one batch gives; for agents without minibatches."""
+        """Shapes of the agent's gradients; for agents without minibatches."""
         if self.replay:
             batch = self._sample_shape(learner)
         else:
@@ -256,7 +256,7 @@ class LearnerPrograms:
         return jax.eval_shape(self.agent.gradient, learner, batch, jax.random.key(0))[0]
 
     def _sample_shape(self, learner: LearnerState) -> Batch:
-        """Of all learners' parts together."""
+        """Shape of a whole batch, of all learners together."""
         window, size = self.agent.needs.length, self.agent.needs.batch_size
         step = self.unroll_shape(learner, 1)
         data = jax.tree.map(lambda x: jax.ShapeDtypeStruct((window, size, *x.shape[2:]), x.dtype), step)
@@ -265,5 +265,5 @@ class LearnerPrograms:
 
 
 def mark(state: ActorLearnerState) -> Array:
-    """A number by which learners that drift apart are found."""
+    """Fingerprint of the learner, by which learners that have diverged are found."""
     return fingerprint(state.learner)

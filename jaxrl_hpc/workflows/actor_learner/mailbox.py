@@ -33,7 +33,7 @@ ALL = 2**31
 
 
 class Queued(NamedTuple):
-    """A message that has come."""
+    """A message that has arrived."""
 
     actor: int
     sequence: int
@@ -54,13 +54,13 @@ class ArrivalSchedule(NamedTuple):
 
 
 class Mailbox:
-    """One learner's. The learner calls `published` after every new version and `take` before every step.
+    """The mailbox of one learner: `published` is called after every new version, `take` before every step.
 
     Args:
       acting: layouts of messages, parameters and states.
       link: to the learner's actors.
-      kept: what a checkpoint has of them.
-      rules: what is dropped and kept.
+      saved: their part of the checkpoint that is continued.
+      rules: what is dropped, and how many versions are kept.
       schedule: to record or to replay.
       add: the sum of an array over all learners.
       seconds_before: of earlier jobs of the run.
@@ -70,7 +70,7 @@ class Mailbox:
         self,
         acting: ActorPrograms,
         link: Link,
-        kept: ActorSnapshot,
+        saved: ActorSnapshot,
         rules: MailboxRules,
         schedule: ArrivalSchedule,
         add: Callable[[np.ndarray], np.ndarray],
@@ -83,17 +83,17 @@ class Mailbox:
         replayed = self.replayed
         self.history, self._add = history, add
         self.actors = roles.actors_of(roles.rank)
-        self.queue: deque[Queued] = deque(self._queued(np.array(message)) for message in kept.pending)
+        self.queue: deque[Queued] = deque(self._queued(np.array(message)) for message in saved.pending)
         self.backoff = Backoff()
-        self.ages = Staleness()
+        self.staleness = Staleness()
         self.signal = (0, 0)  # number and rank of a request to stop that an actor got
-        self.taken, self.dropped, self.lost = kept.taken, kept.dropped, kept.lost
-        self._lost_before = kept.lost
+        self.taken, self.dropped, self.lost = saved.taken, saved.dropped, saved.lost
+        self._lost_before = saved.lost
         self._gaps: list[tuple[int, int, int]] = []  # actor, first and end of the sequences that were lost
-        self.versions = {int(v): p for v, p in zip(kept.versions, kept.params, strict=True)}
+        self.versions = {int(v): p for v, p in zip(saved.versions, saved.params, strict=True)}
         self._wanted = replayed.wanted() if replayed else {}
         self._asked: list[tuple[int, int]] = []  # (actor, sequence) whose parameters are not there yet
-        states = {int(a): state for a, state in zip(kept.ids, kept.states, strict=True)}
+        states = {int(a): state for a, state in zip(saved.ids, saved.states, strict=True)}
         self.parked = {a: state for a, state in states.items() if a not in self.actors}
         self._next: dict[int, int] = {}  # actor -> sequence number that comes next
         self._received = dict.fromkeys(self.actors, 0)  # since the start of this job
@@ -111,7 +111,7 @@ class Mailbox:
     # -- parameters ----------------------------------------------------------
 
     def published(self, version: int, params: np.ndarray) -> None:
-        """Give a new version to actors; keep those that may be asked for later."""
+        """Give a new version to actors; keep versions that may be requested later."""
         if self.replayed:
             if self._wanted.get(version):
                 self.versions[version] = params
@@ -124,7 +124,7 @@ class Mailbox:
                 del self.versions[old]
 
     def _answer(self) -> None:
-        """Actors of a replayed run get the parameters that they ask for, as soon as there are any."""
+        """Send the parameters that actors of a replayed run have requested, as soon as they exist."""
         assert self.replayed is not None
         waiting = []
         for actor, sequence in self._asked:
@@ -142,7 +142,7 @@ class Mailbox:
     # -- messages ------------------------------------------------------------
 
     def take(self, count: int, version: int) -> list[UnrollMessage]:
-        """The next unrolls to learn from, as views into buffers of their own. Waits until they are here."""
+        """The next unrolls to learn from, as views into buffers of their own. Waits for them."""
         found: list[UnrollMessage] = []
         told = False  # dropped unrolls are no progress: the wait goes on
         while len(found) < count:
@@ -164,7 +164,7 @@ class Mailbox:
             self._note(
                 ArrivalEntry(int(header.actor), int(header.sequence), int(header.version), int(not old))
             )
-            self.ages.add(lag, len(self.queue) + self.channel.waiting(), message, old)
+            self.staleness.add(lag, len(self.queue) + self.channel.waiting(), message, old)
             if old:
                 self.dropped += 1
             else:
@@ -208,7 +208,7 @@ class Mailbox:
             self.record.add(entry)
 
     def poll(self, room: int) -> None:
-        """Take in what has arrived, but no more than is needed: the rest is backpressure on its actors."""
+        """Receive messages, no more than needed: the rest is backpressure on the actors."""
         for arrival in self.channel.drain(ALL if self.replayed else max(0, room)):
             queued = self._queued(arrival.message)
             if self.channel.gone is None:  # else what is missing may be with another learner
@@ -267,12 +267,12 @@ class Mailbox:
             self._gaps.append((actor, first, end))
 
     def _lost_later(self, limits: dict[int, int]) -> int:
-        """Lost ones that an actor made after its state: resumed, it makes them again."""
+        """Unrolls lost after an actor's state was taken; a resumed actor makes them again."""
         self._gaps = [gap for gap in self._gaps if gap[2] > limits.get(gap[0], gap[2])]
         return sum(end - max(first, limits[actor]) for actor, first, end in self._gaps)
 
     def _limits(self) -> dict[int, int]:
-        """How many unrolls each actor had sent before its state; of all actors, if any may have come here."""
+        """actor -> unrolls sent before its state; of all actors where any of them may send here."""
         own = {a: self._sequence(a) for a in self.actors}
         if self.channel.gone is None:
             return own
@@ -293,7 +293,7 @@ class Mailbox:
         return int(state.sequence)
 
     def _complete(self, actor: int) -> bool:
-        """Whether its state is here, and all that it sent before but for what the transport has lost."""
+        """Whether its state has arrived, and every unroll sent before it that the transport has not lost."""
         if actor not in self._reports:
             return False
         sent, lost = self._sequence(actor), self._reports[actor].extra

@@ -25,7 +25,7 @@ from jaxrl_hpc.workflows import update
 
 
 class Header(NamedTuple):
-    """Where an unroll comes from. NumPy scalars."""
+    """Origin of an unroll, as NumPy scalars."""
 
     actor: np.int64  # number among actors
     sequence: np.int64  # number among the actor's unrolls, from 0 on
@@ -42,7 +42,7 @@ class UnrollMessage(NamedTuple):
 
 
 class Link(NamedTuple):
-    """How one rank is connected to its job."""
+    """The connections of one rank to its job."""
 
     roles: Roles
     channel: Any  # its end of the transport: ActorSide or LearnerSide (comm/transport.py)
@@ -51,7 +51,7 @@ class Link(NamedTuple):
 
 
 class ActorState(NamedTuple):
-    """What continues an actor."""
+    """State of an actor between two unrolls."""
 
     rollout: RolloutState
     sequence: Any  # unrolls made: int, int64 where packed

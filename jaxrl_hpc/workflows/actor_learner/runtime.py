@@ -32,7 +32,6 @@ from jaxrl_hpc.types import (
     Array,
     Env,
     Job,
-    LearnerState,
     Metrics,
     PyTree,
     Replay,
@@ -55,10 +54,10 @@ from jaxrl_hpc.workflows.actor_learner.learner import (
 from jaxrl_hpc.workflows.actor_learner.mailbox import ArrivalSchedule, Mailbox, MailboxRules
 from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorSnapshot, Link, make_acting
 from jaxrl_hpc.workflows.actor_learner.store import ActorLearnerStore
-from jaxrl_hpc.workflows.base import WorkflowBase
+from jaxrl_hpc.workflows.base import DistributedWorkflow
 
 
-class ActorLearner(WorkflowBase):
+class ActorLearner(DistributedWorkflow):
     """The workflow.
 
     Args:
@@ -81,13 +80,12 @@ class ActorLearner(WorkflowBase):
         self.warmup_steps = warmup_iterations * self.steps_per_iteration
         self.roles = Roles(None, 0, config.learners, 0, learning.settings.served)
         self.ranks = Ranks()  # of the learners
-        self.team = self._team(Ranks())
+        self.group = self._group(Ranks())
         self.layout = Layout(config.learners, config.learners, 0, (jax.local_devices()[0],))
         self.mailbox: Mailbox | None = None
         self.acting: ActorPrograms
         self.channel: Any = None  # this rank's end
         self.control: Control
-        self.job: Job | None = None  # None: this process only inspects
         self.restored: ActorSnapshot | None = None  # actors' part of the checkpoint that is being continued
         self.seconds_before = 0.0  # of earlier jobs of the run
         self._last: ActorSnapshot | None = None  # of actors that have been released
@@ -99,8 +97,8 @@ class ActorLearner(WorkflowBase):
 
     # -- joining a job -------------------------------------------------------
 
-    def _team(self, ranks: Ranks) -> LearnerGroup:
-        """A learner without the others: enough to inspect shapes."""
+    def _group(self, ranks: Ranks) -> LearnerGroup:
+        """The learners of this job; before `join` one alone, enough to inspect shapes."""
         shared = self.config.learner_mode == "shared" and self.config.learners > 1
         if ranks.size == 1:
             return LearnerGroup(1, 0, False, None)
@@ -116,10 +114,10 @@ class ActorLearner(WorkflowBase):
             raise UserError(
                 f"workflow.lockstep: one actor, but this job has {self.roles.actors}: mpirun -n 2"
             )
-        apart = ranks.comm.Split(0 if self.roles.learns else 1, ranks.rank)
-        self.ranks = Ranks(apart)
+        own = ranks.comm.Split(0 if self.roles.learns else 1, ranks.rank)
+        self.ranks = Ranks(own)
         if self.roles.learns:
-            self.team = self._team(self.ranks)
+            self.group = self._group(self.ranks)
             self.layout = self.layout._replace(rank=self.ranks.rank)
         return self.roles
 
@@ -188,26 +186,26 @@ class ActorLearner(WorkflowBase):
     # -- starting and ending -------------------------------------------------
 
     def start(self, state: ActorLearnerState) -> ActorLearnerState:
-        """Start the actors of a learner: fresh, or where a checkpoint left them."""
-        if self.job is None or not self.team.has_data:
+        """Start the actors of a learner, fresh or from a checkpoint."""
+        if self.job is None or not self.group.has_data:
             return state
-        job, kept, number = self.job, self.restored, self.roles.number
-        self.check_schedules(job, resumed=kept is not None)
-        kept = kept or ActorSnapshot.nothing(self.acting)
+        job, saved, number = self.job, self.restored, self.roles.number
+        self.check_schedules(job, resumed=saved is not None)
+        saved = saved or ActorSnapshot.nothing(self.acting)
         schedule = None
         if job.replay_schedule:
-            schedule = ArrivalReplay(file_of(job.replay_schedule, number), kept.taken)
+            schedule = ArrivalReplay(file_of(job.replay_schedule, number), saved.taken)
             if schedule.actors() > self.roles.actors:
                 raise UserError(
                     f"run.replay_schedule: {job.replay_schedule} was recorded with {schedule.actors()} "
                     f"actors, but this job has {self.roles.actors}: start as many"
                 )
-        record = ArrivalRecorder(file_of(job.folder, number), kept.taken) if job.record_schedule else None
+        record = ArrivalRecorder(file_of(job.folder, number), saved.taken) if job.record_schedule else None
         given_up = functools.partial(count_given_up_elsewhere, self.learning.env)
         self.mailbox = Mailbox(
             self.acting,
             Link(self.roles, self.channel, self.control, job.watchdog),
-            kept,
+            saved,
             MailboxRules(self.config.max_lag, self.config.actor_lag, given_up),
             ArrivalSchedule(record, schedule),
             add=self.ranks.add,
@@ -217,7 +215,7 @@ class ActorLearner(WorkflowBase):
         return state
 
     def check_schedules(self, job: Job, resumed: bool) -> None:
-        """Refuse to record or replay a schedule that would not fix the run."""
+        """Refuse to record or replay a schedule that would not determine the run."""
         del resumed  # learners go on where a schedule stands
         if not (job.record_schedule or job.replay_schedule):
             return
@@ -233,7 +231,7 @@ class ActorLearner(WorkflowBase):
             )
 
     def close(self, finished: bool) -> None:
-        """Release the actors; their last states are kept for the checkpoint."""
+        """Release the actors; their last states are saved for the checkpoint."""
         if self._last is not None:
             return
         assert self.job is not None, "join comes first"
@@ -276,23 +274,17 @@ class ActorLearner(WorkflowBase):
     # -- the learner ---------------------------------------------------------
 
     def init(self, key: Array, hypers: PyTree) -> ActorLearnerState:
-        init = jax.jit(lambda key, hypers: self.learning.init(key, hypers, self.team))
+        init = jax.jit(lambda key, hypers: self.learning.init(key, hypers, self.group))
         state: ActorLearnerState = init(key, hypers)
         return state
 
-    def learner(self, state: ActorLearnerState) -> LearnerState:
-        return state.learner
-
-    def counters(self, state: ActorLearnerState) -> dict[str, Array]:
-        return {"iteration": state.iteration, "env_steps": state.env_steps, "updates": state.learner.step}
-
     def compile(self, state: ActorLearnerState) -> None:
         """Programs for a state of these shapes."""
-        learning, team, settings = self.learning, self.team, self.learning.settings
+        learning, group, settings = self.learning, self.group, self.learning.settings
         one = learning.unroll_shape(state.learner, 1)
         rated: PyTree = jax.ShapeDtypeStruct(one.last.shape, jnp.float32) if settings.priorities else ()
-        unrolls = [(one, rated)] * settings.batch if team.has_data else []
-        iterate = functools.partial(learning.iterate, team=team)
+        unrolls = [(one, rated)] * settings.batch if group.has_data else []
+        iterate = functools.partial(learning.iterate, group=group)
         _, metrics = jax.eval_shape(lambda s, u: iterate(s, {}, u), state, unrolls)
         self._names = sorted(metrics)
         sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self._names}
@@ -306,19 +298,19 @@ class ActorLearner(WorkflowBase):
             self._programs["drawable"] = self._program(lambda s: share(s.replay), (), state)
         if self.warmup_iterations:
             self._programs["fill"] = self._program(
-                functools.partial(learning.fill, team=team), (0,), state, unrolls
+                functools.partial(learning.fill, group=group), (0,), state, unrolls
             )
 
     def _program(
         self, function: Callable[..., PyTree], donate: tuple[int, ...], *shapes: PyTree
     ) -> Callable[..., PyTree]:
-        """Compiled ahead. With messages inside (mpi4jax) it is called through jit, which finds it cached."""
+        """Compile ahead of time. Programs with MPI inside (mpi4jax) are called through jit's cache."""
         jitted = jax.jit(function, donate_argnums=donate)
         compiled = jitted.lower(*shapes).compile()
-        return compiled if self.team.collectives is None else jitted
+        return compiled if self.group.collectives is None else jitted
 
     def publish(self, state: ActorLearnerState, version: int) -> None:
-        """Parameters for actors."""
+        """Publish parameters for actors."""
         if self.mailbox is None:
             return
         packing = self.mailbox.acting.params
@@ -335,17 +327,17 @@ class ActorLearner(WorkflowBase):
         return [(message.trajectory, message.priority) for message in messages]
 
     def warmup(self, state: ActorLearnerState) -> ActorLearnerState:
-        """Fill the replay; actors see how far the run is."""
+        """Fill the replay. Versions are published meanwhile: actors follow the progress of the run."""
         version = int(state.iteration)
         for number in range(self.warmup_iterations):
             state = self._programs["fill"](state, self._take(version + number))
             self.publish(state, version + number + 1)
         if self.mailbox is not None:
-            self.mailbox.ages.reset()
+            self.mailbox.staleness.reset()
         return state
 
     def step(self, state: ActorLearnerState, iterations: int) -> tuple[ActorLearnerState, Metrics]:
-        """Iterations with the unrolls that arrive; metrics are those of all learners."""
+        """Learn from arriving unrolls; metrics are those of all learners."""
         sums = {name: jnp.float32(0) for name in self._names}
         version = int(state.iteration)
         for number in range(1, iterations + 1):
@@ -356,7 +348,7 @@ class ActorLearner(WorkflowBase):
 
     def _metrics(self, state: ActorLearnerState, sums: Metrics, iterations: int) -> Metrics:
         """Means over learners; collective."""
-        mine = self.mailbox.ages if self.mailbox else staleness.Staleness()
+        mine = self.mailbox.staleness if self.mailbox else staleness.Staleness()
         idle = self.mailbox.backoff.seconds if self.mailbox else 0.0
         now = time.perf_counter()
         drawable = float(self._programs["drawable"](state)) if "drawable" in self._programs else 0.0
@@ -385,7 +377,7 @@ class ActorLearner(WorkflowBase):
 def make_learning(
     config: ActorLearnerConfig, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int
 ) -> tuple[LearnerPrograms, int]:
-    """What a learner computes, and how many iterations only fill the replay; refuses what does not fit."""
+    """The learner's programs and the number of iterations that only fill the replay; checks the settings."""
     check(config, agent, replay)
     settings = LearnerSettings(
         copies=config.num_envs,

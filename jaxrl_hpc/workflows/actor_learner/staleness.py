@@ -20,7 +20,7 @@ NAMES = (
 
 
 class Staleness:
-    """What was taken since the last `reset`."""
+    """Counters of unrolls taken since the last `reset`."""
 
     def __init__(self) -> None:
         self.reset()

@@ -56,32 +56,32 @@ def advance(env: Env, state: RolloutState, action: Array) -> tuple[RolloutState,
 class ServerConnection:
     """The rank's end of the connection: one request or answer at a time."""
 
-    def __init__(self, roles: Roles, letters: MessageLayouts) -> None:
+    def __init__(self, roles: Roles, layouts: MessageLayouts) -> None:
         from mpi4py import MPI
 
         self._mpi, self._status = MPI, MPI.Status()
-        self.comm, self.letters = roles.comm.Clone(), letters
+        self.comm, self.layouts = roles.comm.Clone(), layouts
         self.server = roles.learner_of(roles.number)
         self._outbox = Outbox(self.comm)
         self.lost = 0
         self._ended = False  # the server sends nothing more
 
     def send(self, tag: int, packing: BufferLayout, tree: PyTree) -> None:
-        letter = packing.empty()
-        packing.pack(tree, letter)
-        self._outbox.send(self.server, letter, tag)
+        buffer = packing.empty()
+        packing.pack(tree, buffer)
+        self._outbox.send(self.server, buffer, tag)
 
     def receive(self) -> tuple[int, np.ndarray] | None:
         if not self.comm.Iprobe(source=self.server, status=self._status):
             return None
-        letter = aligned(self._status.Get_count(self._mpi.BYTE))
+        buffer = aligned(self._status.Get_count(self._mpi.BYTE))
         tag = self._status.Get_tag()
-        self.comm.Recv(letter, source=self.server, tag=tag)
+        self.comm.Recv(buffer, source=self.server, tag=tag)
         self._ended = self._ended or tag == END
-        return tag, letter
+        return tag, buffer
 
     def close(self) -> None:
-        """Nothing follows; what the server sent before it knew that is thrown away."""
+        """Send the end mark; messages that the server sent before it are discarded."""
         backoff = Backoff()
         self._outbox.send(self.server, np.zeros(0, np.uint8), END)
         while not (self._ended and self._outbox.empty()):
@@ -109,16 +109,16 @@ class EnvClient(Actor):
         self._filled: RolloutState | None = None  # after a whole unroll, until its carries are known
 
     def serve(self, signal: StopRequest) -> bool:
-        letters = self.line.letters
+        layouts = self.line.layouts
         present = self.state.rollout
         greeting = Hello(known_of(present), np.int64(self.state.sequence))
-        self.line.send(HELLO, letters.hello, greeting)
+        self.line.send(HELLO, layouts.hello, greeting)
         while self.stopped is None:
             action = self.answer(signal)
             if action is None:
                 break
             began = time.perf_counter()
-            present, step = self._advance(present, letters.action.unpack(action))
+            present, step = self._advance(present, layouts.action.unpack(action))
             idle = self.backoff.seconds - self._idle_before
             self._idle_before = self.backoff.seconds
             jax.block_until_ready(step)
@@ -126,7 +126,7 @@ class EnvClient(Actor):
             if self._steps == self._length:
                 self._steps, self._filled = 0, present
             busy = np.float64(time.perf_counter() - began)
-            self.line.send(STEP, letters.step, StepReport(step, busy, np.float64(idle)))
+            self.line.send(STEP, layouts.step, StepReport(step, busy, np.float64(idle)))
         assert self.stopped is not None
         return self.stopped
 
@@ -146,14 +146,14 @@ class EnvClient(Actor):
                 self.backoff.pause()
                 continue
             self.backoff.reset()
-            tag, letter = found
+            tag, buffer = found
             if tag == ACTION:
                 self.watchdog.at("stepping", self.state.sequence, armed=self._compiled, often=True)
                 self._compiled = True
-                return letter
+                return buffer
             if tag == CARRY:
                 assert self._filled is not None
-                carry = jax.tree.map(np.array, self.line.letters.carry.unpack(letter))
+                carry = jax.tree.map(np.array, self.line.layouts.carry.unpack(buffer))
                 self.state = ActorState(self._filled._replace(carry=carry), self.state.sequence + 1)
                 self._filled = None
         return None

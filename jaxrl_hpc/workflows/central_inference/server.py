@@ -68,7 +68,7 @@ class InferenceServer:
         self,
         acting: ActorPrograms,
         inference: InferencePrograms,
-        letters: MessageLayouts,
+        layouts: MessageLayouts,
         roles: Roles,
         rules: InferenceRules,
         known: PyTree,
@@ -77,7 +77,7 @@ class InferenceServer:
 
         self._mpi, self._status = MPI, MPI.Status()
         self.comm = roles.comm.Clone()
-        self.acting, self.letters, self.rules, self.roles = acting, letters, rules, roles
+        self.acting, self.layouts, self.rules, self.roles = acting, layouts, rules, roles
         self.actors = roles.actors_of(roles.rank)
         self.slot_of = {actor: slot for slot, actor in enumerate(self.actors)}
         shapes = (_shapes(acting.params), known)
@@ -111,7 +111,7 @@ class InferenceServer:
         return dict(self._counts)
 
     def publish(self, version: int, params: PyTree) -> None:
-        """The tree itself: nothing is sent."""
+        """Keep the parameters; nothing is sent."""
         self.version, self.params = version, params
 
     def waiting(self) -> int:
@@ -151,7 +151,7 @@ class InferenceServer:
             self._counts["inference_microseconds"] += round(1e6 * (time.perf_counter() - began))
 
     def _replay(self) -> None:
-        """All batches that were answered with the present parameters, before the learner goes on."""
+        """Answer all batches that were recorded with the present parameters."""
         backoff = Backoff()
         assert self._replayed is not None
         while True:
@@ -174,23 +174,23 @@ class InferenceServer:
     def _receive(self) -> None:
         while self.comm.Iprobe(source=self._mpi.ANY_SOURCE, status=self._status):
             rank, tag = self._status.Get_source(), self._status.Get_tag()
-            letter = aligned(self._status.Get_count(self._mpi.BYTE))
-            self.comm.Recv(letter, source=rank, tag=tag)
+            buffer = aligned(self._status.Get_count(self._mpi.BYTE))
+            self.comm.Recv(buffer, source=rank, tag=tag)
             actor = rank - self.roles.learners
             if tag == HELLO:
-                greeting = self.letters.hello.unpack(letter)
+                greeting = self.layouts.hello.unpack(buffer)
                 self.slots = self._greet(self.slots, np.int32(self.slot_of[actor]), greeting.known)
                 self._sequence[actor], self._steps[actor] = int(greeting.sequence), 0
                 self._open[actor] = None
             elif tag == STEP:
                 if not self._came:
                     self._first = time.perf_counter()
-                self._came[actor] = self.letters.step.unpack(letter)
+                self._came[actor] = self.layouts.step.unpack(buffer)
             else:
                 self._ended.add(actor)
 
     def _look(self) -> None:
-        """At all steps that have come: transitions, and whole unrolls."""
+        """Turn the steps received into transitions, and complete unrolls."""
         actors = list(self._came)
         if not actors:
             return
@@ -223,7 +223,7 @@ class InferenceServer:
         self._steps[actor] = 0
         self._ready.append(Arrival(actor, buffer))
         self._full[actor] += 1
-        self._send(actor, CARRY, self.letters.carry, carry)
+        self._send(actor, CARRY, self.layouts.carry, carry)
 
     def _answer(self, actors: list[int]) -> None:
         if not actors:
@@ -233,7 +233,7 @@ class InferenceServer:
             del self._open[actor]
             if not self._steps[actor]:
                 self._began[actor] = self.version
-            self._send(actor, ACTION, self.letters.action, action)
+            self._send(actor, ACTION, self.layouts.action, action)
         self._counts["inference_batches"] += 1
         self._counts["inference_answers"] += len(actors)
         if self._record:
@@ -246,12 +246,12 @@ class InferenceServer:
         return index
 
     def _send(self, actor: int, tag: int, packing: BufferLayout, tree: PyTree) -> None:
-        letter = packing.empty()
-        packing.pack(tree, letter)
-        self._outbox.send(self.roles.rank_of(actor), letter, tag)
+        buffer = packing.empty()
+        packing.pack(tree, buffer)
+        self._outbox.send(self.roles.rank_of(actor), buffer, tag)
 
     def close(self) -> None:
-        """Until all ranks have said that nothing follows."""
+        """Wait for the end marks of all ranks."""
         backoff = Backoff()
         for actor in self.actors:
             self._outbox.send(self.roles.rank_of(actor), np.zeros(0, np.uint8), END)

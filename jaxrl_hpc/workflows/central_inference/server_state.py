@@ -23,7 +23,7 @@ from jaxrl_hpc.workflows import update
 
 
 class CopyState(NamedTuple):
-    """Of one rank's copies [B]; what it says of them when it begins."""
+    """State of one rank's copies [B], as it sends it when it starts."""
 
     obs: PyTree
     carry: PyTree
@@ -56,7 +56,7 @@ def _rows(tree: PyTree, index: Array) -> PyTree:
 
 
 def _put(tree: PyTree, index: Array, rows: PyTree) -> PyTree:
-    """A batch [n B, …] back into its rows; padding goes nowhere."""
+    """A batch [n B, …] back into its rows; padding is dropped."""
     count = index.shape[0]
     return jax.tree.map(
         lambda x, r: x.at[index].set(r.reshape(count, -1, *r.shape[1:]).astype(x.dtype), mode="drop"),

@@ -55,29 +55,29 @@ class CentralInference(ActorLearner):
     def connect(self, roles: Roles) -> Any:
         learning, settings, config = self.learning, self.learning.settings, self.config
         running = jax.eval_shape(self.acting.start, jax.random.key(0), jax.ShapeDtypeStruct((), jnp.int32))
-        letters, known = self._letters(running)
+        layouts, known = self._layouts(running)
         if not roles.learns:
-            return ServerConnection(roles, letters)
+            return ServerConnection(roles, layouts)
         inference = InferencePrograms(learning.agent, settings.length, settings.priorities)
         rules = InferenceRules(
             config.inference_batch, config.inference_seconds, config.in_flight, config.lockstep
         )
-        return InferenceServer(self.acting, inference, letters, roles, rules, known)
+        return InferenceServer(self.acting, inference, layouts, roles, rules, known)
 
-    def _letters(self, running: PyTree) -> tuple[MessageLayouts, PyTree]:
+    def _layouts(self, running: PyTree) -> tuple[MessageLayouts, PyTree]:
         """Layouts of messages from the shape of a rank's copies."""
         env, spec = self.learning.env, self.learning.env.spec
         copies = self.learning.settings.copies
         known = jax.eval_shape(known_of, running)
         action = jax.ShapeDtypeStruct((copies, *spec.action_shape), spec.action_dtype)
         _, step = jax.eval_shape(lambda state, action: advance(env, state, action), running, action)
-        letters = MessageLayouts(
+        layouts = MessageLayouts(
             hello=BufferLayout.of(Hello(known, np.int64(0))),
             step=BufferLayout.of(StepReport(step, np.float64(0), np.float64(0))),
             action=BufferLayout.of(action),
             carry=BufferLayout.of(running.carry),
         )
-        return letters, known
+        return layouts, known
 
     def make_actor(self, job: Job, trace: Trace) -> EnvClient:
         return EnvClient(
@@ -101,7 +101,7 @@ class CentralInference(ActorLearner):
             )
 
     def start(self, state: ActorLearnerState) -> ActorLearnerState:
-        if self.job is not None and self.team.has_data:
+        if self.job is not None and self.group.has_data:
             self.check_schedules(self.job, resumed=self.restored is not None)
             name, replayed = f"inference-{self.roles.number}.csv", self.job.replay_schedule
             record = self.job.folder / name if self.job.record_schedule else None
@@ -109,7 +109,7 @@ class CentralInference(ActorLearner):
         return super().start(state)
 
     def _metrics(self, state: ActorLearnerState, sums: Metrics, iterations: int) -> Metrics:
-        """Acting for others is no idle time, though the learner waits for unrolls meanwhile."""
+        """Inference does not count as idle time, though the learner waits for unrolls meanwhile."""
         before = self._clock[1]
         metrics = super()._metrics(state, sums, iterations)
         elapsed = (self._clock[1] - before) * self.learning.settings.served

@@ -1,4 +1,4 @@
-"""What a worker of a parameter server did in a chunk, and the metrics of all workers that follow from it."""
+"""Metrics of a chunk: counters of one worker, and means over all workers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from jaxrl_hpc.workflows.parameter_server.worker import WorkResult
 
 
 class ChunkMetrics:
-    """What one worker did in a chunk."""
+    """Counters of one worker."""
 
     def __init__(self, sums: Metrics) -> None:
-        self.sums, self.ages = sums, staleness.Staleness()
+        self.sums, self.staleness = sums, staleness.Staleness()
         self.busy = self.idle = 0.0
 
     def add(self, lag: int, used: bool, result: WorkResult) -> None:
         self.sums = result.metrics
-        self.ages.bins[np.searchsorted(staleness.EDGES, lag, side="right") - 1] += 1
-        self.ages.used += used
-        self.ages.dropped += not used
-        self.ages.lag += lag
-        self.ages.largest = max(self.ages.largest, lag)
-        self.ages.episodes += [float(x) for x in result.ended]
+        self.staleness.bins[np.searchsorted(staleness.EDGES, lag, side="right") - 1] += 1
+        self.staleness.used += used
+        self.staleness.dropped += not used
+        self.staleness.lag += lag
+        self.staleness.largest = max(self.staleness.largest, lag)
+        self.staleness.episodes += [float(x) for x in result.ended]
 
     def metrics(self, ranks: Ranks, iterations: int) -> Metrics:
-        """Means over workers, with so many iterations per exchange; collective."""
+        """Means over workers; collective."""
         names = sorted(self.sums)
         sums = [float(self.sums[name]) for name in names]
-        total = ranks.add(np.concatenate([sums, [self.busy, self.idle], self.ages.sums()]))
-        largest = int(ranks.everyone(self.ages.largest)[:, 0].max())
+        total = ranks.add(np.concatenate([sums, [self.busy, self.idle], self.staleness.sums()]))
+        largest = int(ranks.everyone(self.staleness.largest)[:, 0].max())
         count = len(names)
         (busy, idle), rest = total[count : count + 2], total[count + 2 :]
         exchanges = max(rest[len(staleness.EDGES) :][:2].sum(), 1)  # used and dropped

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Replay
 from jaxrl_hpc.workflows.actor_learner.learner import check_windows
-from jaxrl_hpc.workflows.base import Resources, WorkflowConfig
+from jaxrl_hpc.workflows.base import DistributedConfig
 
 
-class Config(WorkflowConfig):
+class Config(DistributedConfig):
     """The parameter server's settings. Sizes are those of one worker."""
-
-    uses_ranks: ClassVar[bool] = True
 
     name: Literal["parameter_server"] = "parameter_server"
     rule: Literal["lock", "hogwild", "accumulate", "server"] = static(
@@ -34,22 +31,8 @@ class Config(WorkflowConfig):
         "local", "each worker remembers its own steps, or everybody's"
     )
     max_lag: int | None = static(None, "changes older than so many exchanges are dropped", ge=0)
-    deadline_seconds: float = static(
-        300.0,
-        "the job is ended when one of its ranks makes no progress for this long; 0: never",
-        changeable=True,
-        ge=0,
-    )
 
-    def resources(self) -> Resources:
-        return Resources(
-            # of all workers: what exploration with an epsilon per copy is spread over
-            total_copies=self.num_envs * self.workers_of(world().size),
-            shares_cores=True,
-            deadline_seconds=self.deadline_seconds,
-        )
-
-    def workers_of(self, ranks: int) -> int:
+    def acting_ranks(self, ranks: int) -> int:
         return self.workers or max(1, ranks - self.serving)
 
     @property
@@ -63,7 +46,7 @@ class Config(WorkflowConfig):
 
 
 def check(config: Config, agent: Agent, replay: Replay | None) -> None:
-    """What does not fit together, one sentence each."""
+    """Refuse settings that do not fit together."""
     config.check_priorities(agent, replay)
     if config.replay == "global" and replay is None:
         raise UserError("workflow.replay=global: this agent has no replay; set it to local")

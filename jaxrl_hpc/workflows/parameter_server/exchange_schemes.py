@@ -1,12 +1,12 @@
 """What workers of a parameter server exchange, and what is stored centrally.
 
-deltas     kept: parameters. A worker learns alone, optimiser and target network are its own, and gives the
-           difference of its parameters. Any rule can add differences, and shards of them.
-gradients  kept: parameters, target and optimiser state. A worker gives the mean of its gradients, and one
-           optimiser step is made with it where the parameters are (A3C, Gorila). Only one at a time can do
-           that: with the lock, or one server.
+deltas     stored: parameters. A worker learns alone, with its own optimiser and target network, and pushes
+           the difference of its parameters. Any rule can add differences, and shards of them.
+gradients  stored: parameters, target and optimiser state. A worker pushes the mean of its gradients, and the
+           optimiser takes one step with it where the parameters are (A3C, Gorila). Steps are serialised: by
+           the lock, or by a single server.
 
-Running statistics are each worker's own until all meet, when they are merged (merge_statistics.py).
+Workers keep their own running statistics; these are merged at the end of every chunk (merge_statistics.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jaxrl_hpc.types import Agent, Array, LearnerState, PyTree
 
 
 class CentralLearner(NamedTuple):
-    """Kept where the optimiser is at the server."""
+    """Stored centrally where the optimiser is at the server."""
 
     params: PyTree
     target: PyTree
@@ -36,7 +36,7 @@ class CentralLearner(NamedTuple):
 
 
 class ExchangeScheme(NamedTuple):
-    """Functions of traced values unless said otherwise. `central` is what is kept."""
+    """Functions of traced values unless said otherwise. `central` is what is stored."""
 
     agent: Agent  # what a worker runs
     first: Callable[[LearnerState], PyTree]  # a fresh learner of the worker's agent -> central
@@ -148,7 +148,7 @@ def gradients(agent: Agent, learner: LearnerState, grads: PyTree) -> ExchangeSch
 
 
 def bytes_of(scheme: ExchangeScheme, central: PyTree) -> np.ndarray:
-    """On the host."""
+    """Pack on the host."""
     buffer = scheme.packing.empty()
     buffer[:] = 0  # padding too: it is added up like numbers
     scheme.packing.pack(jax.device_get(central), buffer)
@@ -156,7 +156,7 @@ def bytes_of(scheme: ExchangeScheme, central: PyTree) -> np.ndarray:
 
 
 def central_of(scheme: ExchangeScheme, data: np.ndarray) -> PyTree:
-    """Views into the bytes, which nobody writes to any more."""
+    """Unpack as views; the bytes must not be written to any more."""
     return scheme.packing.unpack(data)
 
 

@@ -1,6 +1,6 @@
 """Running statistics of workers, merged at the end of every chunk.
 
-What a worker saw since the last meeting are sums around the mean that all knew then,
+What a worker has seen since the last merge, as sums around the mean that was merged then,
 
     n = N − N₀,  s = N (m − c) − N₀ (m₀ − c),  q = M2 + N (m − c)² − M2₀ − N₀ (m₀ − c)²
 
@@ -32,26 +32,26 @@ def _raw(statistics: RunningStats, around: np.ndarray) -> np.ndarray:
 
 
 def merged(
-    now: PyTree, met: PyTree, common: PyTree, add: Callable[[np.ndarray], np.ndarray], workers: int
+    now: PyTree, before: PyTree, common: PyTree, add: Callable[[np.ndarray], np.ndarray], workers: int
 ) -> PyTree:
-    """What all workers know together. `common` is the `met` of the first; numbers that are no RunningStats
+    """Statistics of all workers. `common` is the first worker's `before`; numbers that are no RunningStats
     (errors of a model) become their mean."""
 
-    def one(now: PyTree, met: PyTree, common: PyTree) -> PyTree:
+    def one(now: PyTree, before: PyTree, common: PyTree) -> PyTree:
         if not _is_statistics(now):
             return jnp.asarray(add(np.asarray(now)) / workers, now.dtype)
         around = np.asarray(common.mean, np.float64)
-        number, total, square = _raw(common, around) + add(_raw(now, around) - _raw(met, around))
+        number, total, square = _raw(common, around) + add(_raw(now, around) - _raw(before, around))
         shift = total / np.maximum(number, 1)
         count = number.reshape(-1)[0] if number.size else 0.0
         m2 = np.maximum(square - total * shift, 0)
         return RunningStats(*(jnp.asarray(x, jnp.float32) for x in (count, around + shift, m2)))
 
-    return jax.tree.map(one, now, met, common, is_leaf=_is_statistics)
+    return jax.tree.map(one, now, before, common, is_leaf=_is_statistics)
 
 
-def reconcile(ranks: Ranks, now: PyTree, met: PyTree) -> PyTree:
-    """Together with all workers."""
+def reconcile(ranks: Ranks, now: PyTree, before: PyTree) -> PyTree:
+    """The merged statistics; collective."""
     if ranks.size == 1 or not jax.tree.leaves(now):
         return now
-    return merged(now, met, ranks.share(jax.device_get(met)), ranks.add, ranks.size)
+    return merged(now, before, ranks.share(jax.device_get(before)), ranks.add, ranks.size)

@@ -3,7 +3,8 @@
 Before `join`, a process can only inspect shapes (as `evaluate` does); `join` makes it a worker or a server
 of its job, `start` puts the parameters where all workers find them. A chunk is a number of exchanges, by
 any workers. At its end all workers synchronise: nothing is in flight then, and the shared parameters can be
-saved. One seed per job; rank 0 evaluates and writes.
+saved. One seed per job; rank 0 evaluates and writes. A run may go on with more workers, which start fresh
+copies from the present parameters, or with fewer, whose states are then left out.
 """
 
 from __future__ import annotations
@@ -51,7 +52,6 @@ from jaxrl_hpc.workflows.parameter_server import exchange_schemes
 from jaxrl_hpc.workflows.parameter_server.chunk_metrics import ChunkMetrics
 from jaxrl_hpc.workflows.parameter_server.config import Config, check
 from jaxrl_hpc.workflows.parameter_server.merge_statistics import reconcile
-from jaxrl_hpc.workflows.parameter_server.store import ParameterServerStore
 from jaxrl_hpc.workflows.parameter_server.worker import (
     ALONE,
     CentralState,
@@ -60,6 +60,7 @@ from jaxrl_hpc.workflows.parameter_server.worker import (
     WorkerState,
     WorkResult,
 )
+from jaxrl_hpc.workflows.rank_store import RankStore
 
 FOREVER = 1e9  # seconds
 
@@ -82,7 +83,7 @@ class ParameterServer(WorkflowBase):
             served=1,
         )
         per_iteration = self.sizes.steps_per_iteration
-        self.num_workers = config.workers_of(world().size)
+        self.num_workers = config.acting_ranks(world().size)
         self.warmup_iterations = -(-replay.min_steps // per_iteration) if replay else 0
         self.warmup_steps = self.num_workers * self.warmup_iterations * per_iteration
         self.steps_per_iteration = config.local_updates * per_iteration  # an iteration is an exchange
@@ -96,7 +97,7 @@ class ParameterServer(WorkflowBase):
         self.recorder: ArrivalRecorder | None = None
         self.turns: list[int] | None = None  # replayed: the exchanges that are this worker's
         self.claims: AtomicCounter
-        self.circulation: ExchangeLog | None = None
+        self.exchange_log: ExchangeLog | None = None
         self._programs: dict[str, Callable[..., PyTree]] = {}
         self._names: list[str] = []
         self._windows: list[Window] = []
@@ -129,7 +130,7 @@ class ParameterServer(WorkflowBase):
         return state
 
     def learner(self, state: ParameterServerState) -> LearnerState:
-        """With the parameters that are kept for all."""
+        """The learner with the central parameters."""
         found = self.worker.scheme.install(state.own.state.learner, state.shared.central)
         steps = self.warmup_steps + state.shared.number * self.steps_per_iteration
         return found._replace(progress=jnp.float32(steps / self.total_env_steps))
@@ -178,7 +179,7 @@ class ParameterServer(WorkflowBase):
         return Role(works, self.ranks)
 
     def _progress(self, number: int) -> float:
-        """Of the run after exchange `number`."""
+        """Progress of the run after exchange `number`."""
         return (self.warmup_steps + (number + 1) * self.steps_per_iteration) / self.total_env_steps
 
     def describe(self) -> str:
@@ -222,7 +223,7 @@ class ParameterServer(WorkflowBase):
         return server
 
     def start(self, state: ParameterServerState) -> ParameterServerState:
-        """Put the parameters where all workers find them."""
+        """Store the parameters centrally and connect the workers."""
         if self.job is None:
             return state
         config, comm = self.config, self.ranks.communicator("workflow parameter_server")
@@ -246,8 +247,8 @@ class ParameterServer(WorkflowBase):
         if record and config.rule != "server":
             self.recorder = ArrivalRecorder(file_of(folder, self.number), int(state.own.exchanges))
         if config.replay == "global":
-            self.circulation = ExchangeLog(comm, self._unrolls.nbytes, self.watchdog)
-            self.circulation.begin(int(state.shared.number))
+            self.exchange_log = ExchangeLog(comm, self._unrolls.nbytes, self.watchdog)
+            self.exchange_log.begin(int(state.shared.number))
         self.ranks.barrier()
         return state
 
@@ -274,12 +275,12 @@ class ParameterServer(WorkflowBase):
             window.free()
 
     def store(self, directory: Path, keep: int) -> Store:
-        return ParameterServerStore(self.ranks, directory, keep, self._new_worker)
+        return RankStore(self.ranks, directory, keep, own="own", new=self._new_worker)
 
-    def _new_worker(self, shared: CentralState) -> WorkerState:
-        """One that a checkpoint does not have: fresh copies, the present parameters."""
+    def _new_worker(self, state: ParameterServerState) -> WorkerState:
+        """A worker that the checkpoint does not have: fresh copies, the present parameters."""
         fresh = self.fresh()
-        own = fresh.own._replace(central=shared.central, since=shared.number)
+        own = fresh.own._replace(central=state.shared.central, since=state.shared.number)
         return self.warmup(fresh._replace(own=own)).own if self.warmup_steps else own
 
     # -- programs ------------------------------------------------------------
@@ -318,7 +319,7 @@ class ParameterServer(WorkflowBase):
         return state._replace(own=self._programs["warmup"](state.own))
 
     def step(self, state: ParameterServerState, exchanges: int) -> tuple[ParameterServerState, Metrics]:
-        """So many exchanges of all workers together."""
+        """A chunk of exchanges, by any workers."""
         begin, own = int(state.shared.number), state.own
         end = begin + exchanges
         chunk = ChunkMetrics({name: jnp.float32(0) for name in self._names})
@@ -332,7 +333,7 @@ class ParameterServer(WorkflowBase):
         self.watchdog.at("waiting for the other workers at the end of a chunk", end)
         self.ranks.barrier()
         chunk.idle += time.perf_counter() - waited
-        own = self._meet(self._absorb(own, end))
+        own = self._merge_statistics(self._absorb(own, end))
         central = exchange_schemes.central_of(self.worker.scheme, self.exchange.read())
         if self.recorder:
             self.recorder.flush()
@@ -346,14 +347,14 @@ class ParameterServer(WorkflowBase):
             metrics["drawable"] = self.ranks.add(np.array([mine_drawable]))[0] / self.ranks.size
         return ParameterServerState(shared, own), metrics | {"updates": jnp.int32(updates)}
 
-    def _meet(self, own: WorkerState) -> WorkerState:
-        """All workers go on with the running statistics of all."""
-        known = reconcile(self.ranks, own.state.learner.aux, own.met)
+    def _merge_statistics(self, own: WorkerState) -> WorkerState:
+        """Merge the running statistics of all workers."""
+        known = reconcile(self.ranks, own.state.learner.aux, own.merged)
         state = own.state._replace(learner=own.state.learner._replace(aux=known))
-        return own._replace(state=state, met=jax.tree.map(jnp.copy, known))
+        return own._replace(state=state, merged=jax.tree.map(jnp.copy, known))
 
     def _shares(self, begin: int, end: int) -> Iterator[int | None]:
-        """This worker's exchanges of a chunk: as many as it gets to, or those of a schedule."""
+        """This worker's exchanges of a chunk: claimed from a counter, or those of a schedule."""
         if self.turns is None:
             while self.claims.add(1) < end:
                 yield None
@@ -367,7 +368,7 @@ class ParameterServer(WorkflowBase):
         yield from mine
 
     def _exchange(self, own: WorkerState, turn: int | None, chunk: ChunkMetrics) -> WorkerState:
-        """Work, give the change, get what is there now."""
+        """Learn locally, push the change, pull the result."""
         began = time.perf_counter()
         since = int(own.since)
         steps = np.int32(self.warmup_steps + since * self.steps_per_iteration)
@@ -382,10 +383,10 @@ class ParameterServer(WorkflowBase):
         if self.recorder:
             entry = ArrivalEntry(self.number, int(own.exchanges), answer.number, int(answer.used))
             self.recorder.add(entry)
-        if self.circulation:
+        if self.exchange_log:
             data = self._unrolls.empty()
             self._unrolls.pack(result.unrolls, data)
-            self.circulation.give(answer.number, data)
+            self.exchange_log.give(answer.number, data)
             own = self._absorb(own, answer.number)
         return own._replace(
             central=exchange_schemes.central_of(self.worker.scheme, answer.data),
@@ -394,9 +395,9 @@ class ParameterServer(WorkflowBase):
         )
 
     def _absorb(self, own: WorkerState, before: int) -> WorkerState:
-        """Others' unrolls of exchanges before this one."""
-        if self.circulation:
-            for data in self.circulation.take(before):
+        """Add other workers' unrolls of earlier exchanges to the replay."""
+        if self.exchange_log:
+            for data in self.exchange_log.take(before):
                 own = self._programs["absorb"](own, self._unrolls.unpack(data))
         return own
 

@@ -1,6 +1,6 @@
 """A worker of a parameter server: acts and learns alone for H iterations, between two exchanges.
 
-    install what was got → H × ( unroll [T, B] → replay → K × learn ) → the change that it gives
+    install parameters → H × ( unroll [T, B] → replay → K × learn ) → change to push
 
 Its iteration is the learner's (workflows/actor_learner/learner.py) on its own unrolls; with one worker this
 is `fused`.
@@ -25,9 +25,9 @@ ALONE = LearnerGroup(1, 0, False, None)
 
 
 class CentralState(NamedTuple):
-    """What is the same for all workers, at the end of a chunk."""
+    """The same for all workers at the end of a chunk."""
 
-    central: PyTree  # what is kept for them
+    central: PyTree  # what is stored for all
     number: Array  # [] int32 exchanges so far
     updates: Array  # [] int32, of all workers
 
@@ -37,10 +37,10 @@ class WorkerState(NamedTuple):
 
     state: learner.ActorLearnerState
     rollout: RolloutState
-    central: PyTree  # what it got at its last exchange
+    central: PyTree  # pulled at its last exchange
     since: Array  # [] int32 exchanges before that
     exchanges: Array  # [] int32 its own so far
-    met: PyTree  # learner.aux, running statistics, when all workers last met
+    merged: PyTree  # learner.aux, running statistics, when all workers last merged them
 
 
 class ParameterServerState(NamedTuple):
@@ -49,7 +49,7 @@ class ParameterServerState(NamedTuple):
 
 
 class WorkResult(NamedTuple):
-    """Of the work between two exchanges."""
+    """Result of the work between two exchanges."""
 
     change: Array  # [P]
     metrics: Metrics  # sums over iterations
@@ -85,8 +85,8 @@ class WorkerPrograms:
         running = rollout.start(self.env, self.agent, rollout_key, ids)
         central = self.scheme.first(state.learner)
         zeros = [jnp.int32(0) for _ in range(4)]
-        met = jax.tree.map(jnp.copy, state.learner.aux)  # a buffer of its own: both are donated
-        own = WorkerState(state, running, jax.tree.map(jnp.copy, central), zeros[0], zeros[1], met)
+        merged = jax.tree.map(jnp.copy, state.learner.aux)  # a buffer of its own: both are donated
+        own = WorkerState(state, running, jax.tree.map(jnp.copy, central), zeros[0], zeros[1], merged)
         return ParameterServerState(CentralState(central, zeros[2], zeros[3]), own)
 
     def _act(
@@ -111,7 +111,7 @@ class WorkerPrograms:
         return own._replace(state=state, rollout=running)
 
     def work(self, own: WorkerState, sums: Metrics, env_steps: Array) -> tuple[WorkerState, WorkResult]:
-        """From what it got to the change that it gives; `env_steps` of all workers when it got it."""
+        """From the parameters pulled to the change to push; `env_steps` of all workers at the pull."""
         installed = self.scheme.install(own.state.learner, own.central)
         state = own.state._replace(learner=installed, env_steps=env_steps)
 
