@@ -101,6 +101,21 @@ def test_order_appears_below_the_transition():
     assert advance(wave, film(1.0), 500).std() < wave.std()
 
 
+@pytest.mark.parametrize(("temperature", "share"), [(0.9, 0.65), (0.6, 0.57), (0.3, 0.43), (0.1, 0.2)])
+def test_waves_grow_at_the_stated_share_of_their_true_rate(temperature, share):
+    """The fastest of the linearised equation, d log c / dt = k² (1 − 3 m²) − ε² k⁴ − σ."""
+    stiffness, repulsion = (float(x) for x in film(temperature))
+    waves = np.arange(1, 33)
+    k2 = (2 * np.pi * waves) ** 2
+    rates = k2 * (1 - 3 * MEAN**2) - stiffness * k2**2 - repulsion
+    number = waves[rates.argmax()]
+    with jax.enable_x64(True):
+        x = jnp.arange(64) / 64
+        wave = MEAN + 1e-6 * jnp.cos(2 * jnp.pi * number * x)[:, None] * jnp.ones(64)
+        grown = advance(wave, film(temperature), 10).std() / wave.std()
+    np.testing.assert_allclose(np.log(grown) / (10 * TIME_STEP * rates.max()), share, atol=0.01)
+
+
 @pytest.mark.parametrize("size", [64, 128])
 def test_structure_of_a_wave(size):
     """A wave of n periods stands at q = 2πn/128, whichever way it runs, at any resolution."""

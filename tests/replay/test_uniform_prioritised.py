@@ -47,6 +47,27 @@ def test_windows_are_whole_and_all_are_reached(module, window, unroll, example) 
         assert seen == {(t, b) for t in range(oldest, written - window + 1) for b in range(B)}
 
 
+@pytest.mark.parametrize("module", [uniform, prioritised])
+@pytest.mark.parametrize("final_capacity", [0, 40])
+def test_the_drawable_share_is_that_of_windows_that_are_drawn(
+    module, final_capacity, unroll, example
+) -> None:
+    """Every step ends an episode, so that a small side ring kills windows."""
+    window = 2
+    replay, hypers = build(module, window, store_next="by_index", final_capacity=final_capacity)
+    add, sample = jax.jit(lambda s, u: replay.add(s, u, None)), jax.jit(replay.sample)
+    state = replay.init(example, hypers)
+    for round_number in range(9):
+        steps = unroll(round_number * T, T, B)
+        state = add(state, steps._replace(last=jnp.ones((T, B), bool)))
+    drawn: set[int] = set()
+    for repeat in range(40):
+        drawn |= set(np.asarray(sample(state, jax.random.key(repeat), jnp.float32(0)).index).tolist())
+    share = len(drawn) / ((CAPACITY // B - window + 1) * B)
+    assert share < 0.8  # a ring of 40 or less for 60 ends
+    np.testing.assert_allclose(jax.jit(replay.drawable)(state), share, rtol=1e-6)
+
+
 def test_given_priorities_reach_the_tree_when_their_window_is_complete(unroll, example) -> None:
     replay, hypers = build(prioritised, 3, alpha=1.0)
     state = replay.init(example, hypers)

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_hpc.comm.layout import Layout
 from jaxrl_hpc.config.registry import AGENTS
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.runtime.train import lanes_of, make_runner
+from jaxrl_hpc.workflows.sharded.execution import SAME, placed
 from tests import hlo, small
 from tests.tiers import quick
 
@@ -82,6 +84,22 @@ def test_equals_the_fused_run(shards):
     assert ours["episodes"] == theirs["episodes"] > 0
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_programs_compiled_as_written_divide_where_it_says_divide():
+    """Otherwise XLA multiplies by reciprocals here and there, by how many devices a program is for."""
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    scales = np.random.default_rng(1).random(1000).astype(np.float32) + 0.1
+    layout = Layout(1, 1, 0, (jax.local_devices()[0],))
+
+    def divide(x, y):
+        return x / 12.0, x / jnp.broadcast_to(y[:, None], (1000, 1))[:, 0], x[None] / y[:5, None]
+
+    found = placed(layout, divide, (SAME, SAME), SAME, as_written=True)
+    expected = values / np.float32(12), values / scales, values[None] / scales[:5, None]
+    for got, exact in zip(found(values, scales), expected, strict=True):
+        np.testing.assert_array_equal(got, exact)
+    assert jax.eval_shape(found, values, scales)[0].shape == (1000,)  # also where options are not allowed
 
 
 @pytest.mark.parametrize("replay", quick(["global", "local"], ["global"]))

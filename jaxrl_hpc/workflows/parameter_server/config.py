@@ -51,6 +51,11 @@ def check(config: Config, agent: Agent, replay: Replay | None) -> None:
     if config.replay == "global" and replay is None:
         raise UserError("workflow.replay=global: this agent has no replay; set it to local")
     check_windows(agent, replay, config.unroll_length, config.cuts_windows, ", or workflow.replay=local")
+    if config.optimiser == "server" and agent.minibatches is not None:
+        raise UserError(
+            "workflow.optimiser=server: this agent makes several updates of one batch, each after the other; "
+            "use workflow.optimiser=worker"
+        )
     if config.optimiser == "server" and config.rule in ("hogwild", "accumulate"):
         raise UserError(
             f"workflow.rule={config.rule} can only add changes: set workflow.optimiser=worker, or rule=lock"

@@ -88,11 +88,7 @@ def gradients(agent: Agent, learner: LearnerState, grads: PyTree) -> ExchangeSch
     Several workers' gradients are applied in turn, so the step that one was computed at is not the step
     that it is applied at. What depends on the former travels in the gradients (`Agent.gradient`).
     """
-    if agent.minibatches is not None:
-        raise UserError(
-            "workflow.optimiser=server: this agent makes several updates of one batch, each after the other; "
-            "use workflow.optimiser=worker"
-        )
+    assert agent.minibatches is None, "refused by config.check"
     unravel, size = _unravel(grads), _check(grads)
 
     def nothing() -> PyTree:
