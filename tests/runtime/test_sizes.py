@@ -42,7 +42,10 @@ def test_bounds(sections, words):
     [
         ({"agent": {"network": {"hidden": [1_000_000, 1_000_000]}}}, "GiB of it state of 1 seeds"),
         ({"agent": {"batch_size": 10**9}}, "of it a batch of 1,000,000,000 windows of 2 steps"),
-        ({"run": {"eval_episodes": 1_000_000, "seeds": 100}}, "of it an evaluation of 1,000,000 episodes"),
+        (
+            {"agent": {"network": {"hidden": [1000]}}, "run": {"eval_episodes": 1_000_000}},
+            "of it an evaluation of 1,000,000 episodes",
+        ),
     ],
 )  # fmt: skip
 def test_memory_is_estimated_from_shapes(sections, words, monkeypatch):
