@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -118,6 +119,7 @@ def main() -> int:
     args = parse()
     sys.path.insert(0, str(ROOT))
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that jobs are ended
     seed = args.seed if args.seed is not None else SLICE["seed"] if args.slice else int(time.time()) % 10_000
     work = Path(tempfile.mkdtemp(prefix="chaos-"))
     os.environ["XDG_STATE_HOME"] = str(work / "state")

@@ -8,6 +8,7 @@ and all of them that metrics have neither gaps nor repeats.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -36,8 +37,8 @@ from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
 
 ROOT = Path(__file__).resolve().parents[1]
-HANG_SECONDS = 420.0  # of one start: start-up, training and the watchdog's deadline on a busy machine
-END_SECONDS = 120.0  # after a fault until the job has ended
+HANG_SECONDS = 600.0  # of one start: start-up, training and the watchdog's deadline on a busy machine
+END_SECONDS = 240.0  # after a fault until the job has ended
 DEADLINE = 20.0  # of the watchdog
 RUN = {
     "log_every": 400, "eval_every": 0, "eval_episodes": 2, "final_eval_episodes": 2,
@@ -109,6 +110,8 @@ class Job:
             env=_environment() | {"PYTHONPATH": str(ROOT)}, start_new_session=True, preexec_fn=limited,
         )  # fmt: skip
 
+        atexit.register(self.close)
+
     def wait_until_it_trains(self) -> bool:
         """False if it ended before."""
         end = time.monotonic() + HANG_SECONDS
@@ -143,6 +146,7 @@ class Job:
 
     def close(self) -> list[str]:
         """Ends what is left of the job; what that was, if the job had ended by itself."""
+        atexit.unregister(self.close)
         had_ended = self.process.poll() is not None
         left = survivors(self.folder) if had_ended else []
         if not had_ended:
@@ -249,10 +253,9 @@ def endure(workflow: str, seed: int, work: Path, faults: int = 3) -> Outcome:
 
     for _ in range(faults):
         job = Job(config, run, ranks)
-        trains, hit = job.wait_until_it_trains(), False
-        if trains:
-            time.sleep(dice.uniform(0.0, 0.6))  # when to strike
-            fault = dice.choice(FAULTS)
+        hit, early, fault = False, dice.random() < 0.2, dice.choice(FAULTS)
+        if early or job.wait_until_it_trains():
+            time.sleep(dice.uniform(0.0, 8.0 if early else 0.6))  # when to strike
             hit = job.process.poll() is None and strike(job, fault, dice)
             if hit:
                 done.append(fault)

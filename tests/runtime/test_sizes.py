@@ -63,6 +63,12 @@ def test_a_run_that_fits_is_let_through(monkeypatch):
     assert check_memory(config, make_runner(config, build(config), lanes_of(config))) < 2**29
 
 
+@pytest.mark.parametrize("option", ["--episodes", "--frames", "--seed"])
+def test_what_is_played_is_bounded(option, capsys):
+    assert main(["play", "nowhere", option, str(10**12)]) == 2
+    assert f"error: {option}: should be from" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("option", "value"), [("--episodes", 10**12), ("--episodes", 0), ("--seed", 10**12)])
 def test_evaluations_are_bounded(option, value, capsys):
     assert main(["evaluate", "nowhere", option, str(value)]) == 2
