@@ -33,7 +33,7 @@ REAL_EVERY = 25  # of so many refused inputs one is also given to the real comma
 # how often a kind of input comes: slow ones more seldom
 WEIGHTS = {"schema": 5, "yaml": 5, "override": 3, "sweep": 3, "arguments": 2, "run": 4, "schedule": 1,
            "recording": 2, "surrogate": 1, "bundle": 2}  # fmt: skip
-SLICE = {"inputs": 120, "seed": 20}
+SLICE = {"inputs": 100, "seed": 20}
 
 
 def input_outcomes(worker: Worker, cases: Iterator[tuple[str, int]]) -> Iterator[Outcome]:
@@ -129,7 +129,7 @@ def main() -> int:
         outcome = one_case(args.case, work)
         show(outcome, whole=True)
         return int(outcome.bad)
-    began, outcomes = time.monotonic(), []
+    began, outcomes, code = time.monotonic(), [], chaos_record.commit()
     worker = Worker(work / "inputs")
 
     def take(found: Iterator[Outcome], count: float, seconds: float = float("inf")) -> None:
@@ -163,7 +163,7 @@ def main() -> int:
     finally:
         worker.close()
         if outcomes and not args.no_record:
-            entry = chaos_record.entry_of(outcomes, seed, (time.monotonic() - began) / 60)
+            entry = chaos_record.entry_of(outcomes, seed, (time.monotonic() - began) / 60, code)
             chaos_record.write(args.output, entry)
     bad = [outcome for outcome in outcomes if outcome.bad]
     print(f"{len(outcomes)} cases, {len(bad)} faults of the program, seed {seed}")

@@ -59,13 +59,13 @@ FAULTS = ("SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGUSR1", "SIGSTOP", "slo
 def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
     """(config, ranks) of a case."""
     replay = dice.choice((UNIFORM, PRIORITISED))
-    steps = {"total_env_steps": 12_000, "seed": dice.randrange(1000), **RUN}
+    steps = {"total_env_steps": 48_000, "seed": dice.randrange(1000), **RUN}
     env = {"name": dice.choice(("CartPole-v1", "Acrobot-v1"))}
     off_policy: dict[str, Any] = {"agent": DQN, "env": env, "replay": replay, "run": steps}
     on_policy: dict[str, Any] = {"agent": A2C, "env": env, "run": steps}
     if workflow == "fused":
         data = dice.choice((off_policy, on_policy, {"agent": PPO, "env": env, "run": steps}))
-        seeds = {"seeds": dice.choice((1, 2)), "total_env_steps": 40_000}
+        seeds = {"seeds": dice.choice((1, 2)), "total_env_steps": 80_000}
         return data | {"workflow": {"name": "fused", "num_envs": 4}, "run": steps | seeds}, 1
     if workflow == "sharded":
         flow = {
@@ -84,7 +84,7 @@ def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
         return data | {"workflow": flow, "run": steps | {"record_schedule": True}}, dice.choice((2, 3))
     if workflow == "dyna":
         agent = {"name": "dyna_q", "network": {"hidden": [16]}, "batch_size": 16, "planning_updates": 2}
-        return off_policy | {"agent": agent, "workflow": flow, "run": steps | {"total_env_steps": 6000}}, 2
+        return off_policy | {"agent": agent, "workflow": flow, "run": steps | {"total_env_steps": 16_000}}, 2
     return on_policy | {"workflow": flow}, dice.choice((2, 3))
 
 

@@ -51,7 +51,7 @@ def commit() -> str:
     return ask("rev-parse", "--short=10", "HEAD") + ("-dirty" if changed else "")
 
 
-def entry_of(outcomes: Iterable[Outcome], seed: int, minutes: float) -> dict[str, Any]:
+def entry_of(outcomes: Iterable[Outcome], seed: int, minutes: float, code: str) -> dict[str, Any]:
     """One invocation, as it is kept."""
     groups: dict[str, dict[str, Any]] = {}
     for outcome in outcomes:
@@ -63,7 +63,7 @@ def entry_of(outcomes: Iterable[Outcome], seed: int, minutes: float) -> dict[str
         row["slowest"] = round(max(row["slowest"], outcome.seconds), 2)
     bad = [{"case": o.case, "verdict": o.verdict, "text": o.text[-400:]} for o in outcomes if o.bad]
     command = shlex.join(["python", "scripts/chaos.py", *sys.argv[1:]])
-    return {"command": command, "commit": commit(), "seed": seed, "minutes": round(minutes, 1),
+    return {"command": command, "commit": code, "seed": seed, "minutes": round(minutes, 1),
             "groups": groups, "bad": bad}  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_the_record_grows(tmp_path):
     good = chaos_record.Outcome("kills", "fused", "fused:1", "equal bits", 3.0, faults=3)
     bad = chaos_record.Outcome("kills", "fused", "fused:2", "LOST", 5.0, "metrics differ", 2)
     for outcomes in ([good], [good, bad]):
-        chaos_record.write(tmp_path, chaos_record.entry_of(outcomes, 1, 0.1))
+        chaos_record.write(tmp_path, chaos_record.entry_of(outcomes, 1, 0.1, "abc"))
     page = (tmp_path / "chaos.md").read_text()
     assert "| fused | 3 | 8 | 1 LOST, 2 equal bits | 5.0 |" in page
     assert "fused:2 LOST" in page and len(json.loads((tmp_path / "chaos.json").read_text())) == 2
