@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 CONFIG ?= exabooster_ppo
+MINUTES ?= 10
 # MPI=0 leaves out mpi4py, mpi4jax and the MPI library itself: everything for one process still works
 MPI ?= 1
 # nvcc without CUDA headers breaks mpi4jax's build; this forces its CPU build
 MPI4JAX_ENV := CUDA_PATH=/dev/null PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help train test test-all test-slow lint types lock clean install
+.PHONY: help train test test-all test-slow chaos lint types lock clean install
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +16,7 @@ help:
 	@echo "make test        the quick tests: every part once, in minutes"
 	@echo "make test-all    the other tests of the gate: all cases, kills, jobs of many ranks"
 	@echo "make test-slow   long runs: learning curves, soak tests"
+	@echo "make chaos       random kills, full disks, damaged files and bad inputs for MINUTES=$(MINUTES)"
 	@echo "make lint types  ruff and mypy"
 
 install: .venv/.installed
@@ -51,6 +53,10 @@ test-all: install
 
 test-slow: install
 	$(BIN)/python -m pytest -q -m slow --timeout 7200
+
+# every outcome is classified and added to docs/results/chaos.md; a case is repeated by --case
+chaos: install
+	$(BIN)/python scripts/chaos.py --minutes $(MINUTES)
 
 lint: install
 	$(BIN)/ruff check .

@@ -14,6 +14,8 @@ import argparse
 
 from jaxrl_hpc.user_code import TRUST_HELP
 
+BOUNDS = {"episodes": (1, 1000), "frames": (1, 10_000), "seed": (0, 2**31 - 1)}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="folder of a run")
@@ -29,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.errors import UserError
     from jaxrl_hpc.runtime.play import play_run
 
-    for name in ("episodes", "frames"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name}: should be at least 1 (it is {getattr(args, name)})")
+    for name, (low, high) in BOUNDS.items():
+        if not low <= getattr(args, name) <= high:
+            raise UserError(f"--{name}: should be from {low} to {high:,} (it is {getattr(args, name):,})")
     options = (args.out, args.episodes, args.seed, args.frames, args.run_seed)
     for path in play_run(args.run_dir, *options, trust=args.trust):
         print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB)")

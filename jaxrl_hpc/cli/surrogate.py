@@ -51,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{option}: should be from {low} to {high} (it is {getattr(args, name)})")
     if args.action == "fit" and not Path(args.out).parent.is_dir():
         raise UserError(f"--out: there is no folder {Path(args.out).parent}")
+    if args.action == "check":  # first: making data takes longer than finding a file damaged
+        network, report = surrogate.load(args.file)
     data_key, train_key, check_key = jax.random.split(jax.random.key(args.seed), 3)
     data, reference = fitting.load_data(data_key, args.csv, args.rows)
     if args.action == "fit":
@@ -58,8 +60,6 @@ def run(args: argparse.Namespace) -> int:
             args.width, args.layers, args.updates, args.batch, learning_rate=args.learning_rate
         )
         network, report = fitting.train(train_key, data, settings, lambda line: print(line, flush=True))
-    else:
-        network, report = surrogate.load(args.file)
     results = gates.check(check_key, network, data, reference)
     print(gates.table(results))
     passed = all(gate.passed for gate in results)

@@ -14,6 +14,7 @@ program does not need (a critic, exploration, memory of rewards) is left out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -82,11 +83,13 @@ def _write(
 ) -> dict[str, Any]:
     weights: dict[str, np.ndarray] = {}
     described = {}
+    contents = {name: program.serialise(PLATFORMS) for name, program in programs.items()}
     for name, program in programs.items():
         weights |= {f"weights/{key}": value for key, value in program.weights.items()}
         weights |= {f"carry/{key}": value for key, value in program.carry.items()}
         described[name] = {
             "file": f"{name}.stablehlo",
+            "sha256": hashlib.sha256(contents[name]).hexdigest(),
             "weights": list(program.weights),
             "carry": list(program.carry),
             "platforms": list(PLATFORMS),
@@ -104,8 +107,8 @@ def _write(
         for name in _earlier_programs(folder):
             (folder / name).unlink(missing_ok=True)
         np.savez(folder / "weights.npz", **weights)  # type: ignore[arg-type]
-        for name, program in programs.items():
-            (folder / f"{name}.stablehlo").write_bytes(program.serialise(PLATFORMS))
+        for name, content in contents.items():
+            (folder / f"{name}.stablehlo").write_bytes(content)
         shutil.copyfile(loader.__file__, folder / "policy.py")
         (folder / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
     except OSError as error:

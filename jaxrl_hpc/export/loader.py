@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,11 @@ class Policy:
             weights = {name: arrays[f"weights/{name}"] for name in program["weights"]}
             self._start = {name: arrays[f"carry/{name}"] for name in program["carry"]}
         self._weights = jax.device_put(weights)
-        self._program = jax.jit(jax.export.deserialize((folder / program["file"]).read_bytes()).call)
+        content = (folder / Path(program["file"]).name).read_bytes()
+        # a program with a wrong bit may still be read, and then do something else
+        if program.get("sha256") not in (None, hashlib.sha256(content).hexdigest()):
+            raise PolicyError(f"the checksum of {program['file']} is wrong")
+        self._program = jax.jit(jax.export.deserialize(bytearray(content)).call)
         self._seed = seed
 
     def initial_carry(self, batch: int = 1) -> dict[str, np.ndarray]:

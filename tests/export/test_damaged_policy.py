@@ -36,6 +36,13 @@ def test_metadata(change, folder):
         loader.load(folder)
 
 
+def test_a_program_with_a_wrong_bit(folder):
+    programs = {"greedy": METADATA["programs"]["greedy"] | {"sha256": "0" * 64}}
+    (folder / "metadata.json").write_text(json.dumps(METADATA | {"programs": programs}))
+    with pytest.raises(loader.PolicyError, match=r"checksum of greedy\.bin is wrong"):
+        loader.load(folder)
+
+
 @pytest.mark.parametrize("name", ["metadata.json", "weights.npz"])
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 10_000, b"PK\x03\x04" + b"\0" * 40, b"[]"])
 def test_files(name, content, folder):

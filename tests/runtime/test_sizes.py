@@ -42,7 +42,10 @@ def test_bounds(sections, words):
     [
         ({"agent": {"network": {"hidden": [1_000_000, 1_000_000]}}}, "GiB of it state of 1 seeds"),
         ({"agent": {"batch_size": 10**9}}, "of it a batch of 1,000,000,000 windows of 2 steps"),
-        ({"run": {"eval_episodes": 1_000_000, "seeds": 100}}, "of it an evaluation of 1,000,000 episodes"),
+        (
+            {"agent": {"network": {"hidden": [1000]}}, "run": {"eval_episodes": 1_000_000}},
+            "of it an evaluation of 1,000,000 episodes",
+        ),
     ],
 )  # fmt: skip
 def test_memory_is_estimated_from_shapes(sections, words, monkeypatch):
@@ -58,6 +61,12 @@ def test_a_run_that_fits_is_let_through(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 2**29)
     config = small.config()
     assert check_memory(config, make_runner(config, build(config), lanes_of(config))) < 2**29
+
+
+@pytest.mark.parametrize("option", ["--episodes", "--frames", "--seed"])
+def test_what_is_played_is_bounded(option, capsys):
+    assert main(["play", "nowhere", option, str(10**12)]) == 2
+    assert f"error: {option}: should be from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("option", "value"), [("--episodes", 10**12), ("--episodes", 0), ("--seed", 10**12)])

@@ -261,6 +261,14 @@ def test_roles():
             assign(None, *arguments)
 
 
+def test_schedules_that_are_no_text(tmp_path):
+    path = tmp_path / "schedule-0.csv"
+    path.write_bytes(b"actor\xff\n")
+    for read in (ArrivalReplay, ArrivalRecorder):
+        with pytest.raises(UserError, match="is not text in UTF-8"):
+            read(path, 1)
+
+
 def test_schedule_is_cut_at_a_checkpoint_and_read_back(tmp_path):
     path = file_of(tmp_path, 0)
     recorder = ArrivalRecorder(path, 0)

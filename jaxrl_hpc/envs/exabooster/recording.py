@@ -144,7 +144,7 @@ def _columns(path: Path, wanted: list[str], max_rows: int) -> tuple[np.ndarray, 
                 if rows >= max_rows:  # the real file has 620 MB
                     break
     except (pa.ArrowKeyError, KeyError) as error:
-        with path.open() as file:
+        with path.open(errors="replace") as file:
             present = file.readline().strip().split(",")
         missing = [name for name in ["time", *wanted] if name not in present]
         raise UserError(f"recording {path}: missing column {', '.join(missing)}") from error

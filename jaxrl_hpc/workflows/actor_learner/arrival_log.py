@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from jaxrl_hpc.checkpoint.blocks import write_atomically
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.read_files import read_text
 
 HEAD = "actor,sequence,version,used"
 
@@ -34,7 +35,7 @@ class ArrivalRecorder:
     """Writes entries. A resumed run gives the number before its checkpoint; later entries are cut off."""
 
     def __init__(self, path: Path, entries: int) -> None:
-        lines = path.read_text().splitlines()[1 : entries + 1] if entries and path.exists() else []
+        lines = read_text(path).splitlines()[1 : entries + 1] if entries and path.exists() else []
         if len(lines) < entries:
             raise UserError(f"{path} has {len(lines)} entries, but the checkpoint was made after {entries}")
         write_atomically(path, ("\n".join([HEAD, *lines]) + "\n").encode())
@@ -60,7 +61,7 @@ class ArrivalReplay:
                 f"run.replay_schedule: there is no {path}; name the folder of a run that was made with "
                 "run.record_schedule=true and as many learners"
             )
-        lines = path.read_text().splitlines()
+        lines = read_text(path).splitlines()
         if not lines or lines[0] != HEAD:
             raise UserError(f"run.replay_schedule: {path} is not a schedule")
         try:

@@ -293,7 +293,7 @@ class ActorLearner(DistributedWorkflow):
             "params": self._program(lambda s: learning.agent.actor(s.learner), (), state),
             "mark": self._program(mark, (), state),
         }
-        if learning.replay and learning.replay.drawable and team.has_data:
+        if learning.replay and learning.replay.drawable and group.has_data:
             share = learning.replay.drawable
             self._programs["drawable"] = self._program(lambda s: share(s.replay), (), state)
         if self.warmup_iterations:

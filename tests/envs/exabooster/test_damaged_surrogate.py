@@ -47,6 +47,12 @@ def test_a_header_that_does_not_fit(change, saved):
         surrogate.load(saved)
 
 
+def test_a_check_of_a_missing_file_makes_no_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fitting, "load_data", None)
+    assert main(["surrogate", "check", str(tmp_path / "none")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
 def test_a_fit_of_one_update():
     rows = np.random.default_rng(0).normal(size=(40, 4, 5)).astype(np.float32)
     data = fitting.Data(rows, rows, fitting.EXARL_SCALING)

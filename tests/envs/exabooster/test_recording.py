@@ -122,6 +122,12 @@ def test_errors(path, change, message):
         recording.read(_edit(path, change), TICKS, need_set_point=True)
 
 
+def test_a_header_that_is_no_text(path):
+    path.write_bytes(b"\x85" + path.read_bytes()[1:])
+    with pytest.raises(UserError, match="missing column time"):
+        recording.read(path, TICKS, need_set_point=False)
+
+
 def test_no_file(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         recording.read(tmp_path / "none.csv", TICKS, need_set_point=True)

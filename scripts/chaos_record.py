@@ -1,0 +1,120 @@
+"""The record of scripts/chaos.py: docs/results/chaos.json grows with every invocation, chaos.md shows it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+GOOD = {
+    "ok": "accepted, and did what it says",
+    "refused": "one sentence and exit code 2, or the documented exception",
+    "equal bits": "parameters and metrics as of a run that nothing happened to",
+    "accounted": "every unroll used exactly once, or counted as dropped; metrics without gaps or repeats",
+}
+BAD = {
+    "HANG": "no end within the deadline",
+    "TRACEBACK": "an exception that is not documented, or a crash",
+    "LATE": "an answer after more than 10 s, or an end later than the deadline of the watchdog allows",
+    "LEFTOVER": "processes left behind",
+    "LOST": "files, rows or unrolls missing, doubled or different",
+}
+
+
+class Outcome(NamedTuple):
+    """One case."""
+
+    group: str  # a section of the page: bad inputs, kills, …
+    kind: str  # a row of its table
+    case: str  # repeats it: --case
+    verdict: str
+    seconds: float
+    text: str = ""
+    faults: int = 0  # kills, stops, … that were delivered
+
+    @property
+    def bad(self) -> bool:
+        return self.verdict in BAD
+
+
+def commit() -> str:
+    def ask(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
+
+    changed = ask("status", "--porcelain", "--untracked-files=no", "--", "jaxrl_hpc", "scripts")
+    return ask("rev-parse", "--short=10", "HEAD") + ("-dirty" if changed else "")
+
+
+def entry_of(outcomes: Iterable[Outcome], seed: int, minutes: float, code: str) -> dict[str, Any]:
+    """One invocation, as it is kept."""
+    groups: dict[str, dict[str, Any]] = {}
+    for outcome in outcomes:
+        kinds = groups.setdefault(outcome.group, {})
+        row = kinds.setdefault(outcome.kind, {"cases": 0, "faults": 0, "verdicts": {}, "slowest": 0.0})
+        row["cases"] += 1
+        row["faults"] += outcome.faults
+        row["verdicts"][outcome.verdict] = row["verdicts"].get(outcome.verdict, 0) + 1
+        row["slowest"] = round(max(row["slowest"], outcome.seconds), 2)
+    bad = [{"case": o.case, "verdict": o.verdict, "text": o.text[-400:]} for o in outcomes if o.bad]
+    command = shlex.join(["python", "scripts/chaos.py", *sys.argv[1:]])
+    return {"command": command, "commit": code, "seed": seed, "minutes": round(minutes, 1),
+            "groups": groups, "bad": bad}  # fmt: skip
+
+
+def write(folder: Path, entry: dict[str, Any]) -> None:
+    """Add an invocation to the record and write the page anew."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "chaos.json"
+    entries = json.loads(path.read_text()) if path.is_file() else []
+    entries.append(entry)
+    path.write_text(json.dumps(entries, indent=1) + "\n")
+    (folder / "chaos.md").write_text(page(entries))
+
+
+def page(entries: list[dict[str, Any]]) -> str:
+    """All invocations of the newest commit's history, added up by section."""
+    lines = [
+        "# Chaos: kills, stops, full disks, damaged files, bad inputs",
+        "",
+        "Random faults and generated bad inputs, every outcome classified; each case can be repeated by its",
+        "name: `python scripts/chaos.py --case NAME`. Written by `scripts/chaos.py` (`make chaos`), which",
+        "adds every invocation to `chaos.json`.",
+        "",
+    ]
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for entry in entries:
+        for group, kinds in entry["groups"].items():
+            for kind, row in kinds.items():
+                groups.setdefault(group, {}).setdefault(kind, []).append(row)
+    for group, kinds in groups.items():
+        lines += [f"## {group[0].upper()}{group[1:]}", ""]
+        lines += ["| kind | cases | faults | outcomes | slowest, s |", "|---|---|---|---|---|"]
+        total: Counter[str] = Counter()
+        for kind, rows in sorted(kinds.items()):
+            verdicts = sum((Counter(row["verdicts"]) for row in rows), Counter())
+            total += verdicts
+            cases, faults = (sum(row[key] for row in rows) for key in ("cases", "faults"))
+            slowest = max(row["slowest"] for row in rows)
+            lines.append(f"| {kind} | {cases} | {faults or ''} | {_counted(verdicts)} | {slowest:.1f} |")
+        faults = sum(row["faults"] for rows in kinds.values() for row in rows)
+        lines.append(f"| all | {sum(total.values())} | {faults or ''} | {_counted(total)} | |")
+        lines.append("")
+    lines += ["## Outcomes", ""]
+    lines += [f"- {name}: {text}" for name, text in (GOOD | BAD).items()]
+    lines += ["", "Names in capitals are faults of the program.", "", "## Invocations", ""]
+    lines += ["| commit | seed | minutes | faults of the program | command |", "|---|---|---|---|---|"]
+    for entry in entries:
+        bad = ", ".join(f"{b['case']} {b['verdict']}" for b in entry["bad"]) or "none"
+        row = (entry["commit"], entry["seed"], entry["minutes"], bad, f"`{entry['command']}`")
+        lines.append(f"| {' | '.join(map(str, row))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _counted(verdicts: Counter[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items())) or "none"
