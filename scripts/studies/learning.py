@@ -186,7 +186,7 @@ STUDIES = {
         "Does planning save real steps? Dyna-Q makes one real and four simulated updates per two steps. Its "
         "controls have the same data, replay, copies, batch and budget, but no model: dqn_5_updates makes as "
         "many updates as Dyna-Q, all of them real; dqn_1_update only Dyna-Q's real ones. The target's rate "
-        "was chosen for each alike. dqn is the shipped config, with five times the budget.",
+        "was chosen for each alike.",
         (
             Entry("dyna_q", "cartpole_dyna_q", 8, 475, ("agent.target_rate=0.02",)),
             Entry("dqn_5_updates", "cartpole_dqn", 16, 475, (*AS_DYNA_Q, FIVE, "agent.target_rate=0.02")),
@@ -198,15 +198,12 @@ STUDIES = {
                 475,
                 (*AS_DYNA_Q, FIVE, "agent.target_rate=0.02", UNIFORM),
             ),
-            Entry("dyna_q_uniform", "cartpole_dyna_q", 8, 475, (UNIFORM, "agent.target_rate=0.02")),
-            Entry("dqn", "cartpole_dqn", 16, 475, ("run.eval_every=2_000",)),
         ),
         comparisons=(
             Comparison("dyna_q", "dqn_5_updates", "planning, at equally many updates"),
             Comparison("dyna_q", "dqn_1_update", "planning, and five times the updates"),
             Comparison("dqn_5_updates", "dqn_1_update", "five times the updates alone"),
             Comparison("dqn_5_updates", "dqn_5_updates_uniform", "prioritised replay, without a model"),
-            Comparison("dyna_q", "dyna_q_uniform", "prioritised replay, with a model"),
         ),
         tunings=(
             Tuning("dyna_q", "cartpole_dyna_q", TARGET_RATES),
