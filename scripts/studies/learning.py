@@ -67,6 +67,10 @@ RECURRENT_CARTPOLE = (
     "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
     "run.eval_every=5_000",
 )  # fmt: skip
+A2C_BEFORE = (
+    "agent.gamma=0.95", "agent.gae_lambda=0.95", "workflow.num_envs=16", "workflow.unroll_length=16",
+    "agent.learning_rate=1e-3",
+)  # fmt: skip
 TWO, FIVE = "workflow.updates_per_iteration=2", "workflow.updates_per_iteration=5"
 UNIFORM, PRIORITISED = "replay.name=uniform", "replay.name=prioritised"
 
@@ -127,6 +131,25 @@ STUDIES = {
             Entry("ddpg", "pendulum_ddpg", 8, -180),
             Entry("ppo", "pendulum_ppo", 8, -250),
             Entry("a2c", "pendulum_a2c", 8),
+        ),
+    ),
+    "pendulum_a2c": Study(
+        "A2C on Pendulum-v1: the horizon matters",
+        "A million steps. A2C makes one update per unroll and sees each step once: a discount and a decay of "
+        "0.9 and unrolls of 8 steps, instead of 0.95 and 16, make a policy of what was none.",
+        (
+            Entry("a2c", "pendulum_a2c", 8, -250),
+            Entry("a2c_before", "pendulum_a2c", 8, -250, A2C_BEFORE),
+        ),
+        comparisons=(Comparison("a2c", "a2c_before", "discount, decay, copies and length of unrolls"),),
+        tunings=(
+            Tuning(
+                "a2c",
+                "pendulum_a2c",
+                {"agent.learning_rate": (7e-4, 1.4e-3), "workflow.num_envs": (8, 16)},
+                ("run.tensorboard=false",),
+                3,
+            ),
         ),
     ),
     "mountain_car_continuous": Study(
