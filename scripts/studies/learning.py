@@ -135,8 +135,8 @@ STUDIES = {
     ),
     "pendulum_a2c": Study(
         "A2C on Pendulum-v1: the horizon matters",
-        "A million steps. A2C makes one update per unroll and sees each step once: a discount and a decay of "
-        "0.9 and unrolls of 8 steps, instead of 0.95 and 16, make a policy of what was none.",
+        "A million steps. A2C makes one update per unroll and sees each step once. Discount and decay of 0.9 "
+        "with unrolls of 8 steps, against 0.95 with unrolls of 16, which the config had before.",
         (
             Entry("a2c", "pendulum_a2c", 8, -250),
             Entry("a2c_before", "pendulum_a2c", 8, -250, A2C_BEFORE),
