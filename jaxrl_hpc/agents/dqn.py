@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -17,7 +18,7 @@ from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
-from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
+from jaxrl_hpc.networks.torso import NetworkConfig, Width, as_features, make_torso
 from jaxrl_hpc.ops import optimise
 from jaxrl_hpc.ops.exploration import epsilon_greedy, epsilon_ladder, linear_decay
 from jaxrl_hpc.ops.losses import huber, select_action
@@ -32,6 +33,7 @@ class DQNOptions(optimise.OptimiserConfig):
     suitable_replay: ClassVar[str] = "uniform"
     network: NetworkConfig = NetworkConfig()
     dueling: bool = static(False, "separate value and advantage streams")
+    dueling_hidden: tuple[Width, ...] = static((), "dueling: widths of each stream's hidden layers")
     double: bool = static(True, "the online network picks the action that the target network rates")
     n_step: int = static(1, "length of the return before bootstrapping", ge=1, le=64)
     batch_size: int = static(128, "transitions per update", per_shard="exact", ge=1)
@@ -56,6 +58,9 @@ class DQNOptions(optimise.OptimiserConfig):
     @property
     def hidden_widths(self) -> tuple[int, ...]:
         return self.network.hidden
+
+    def q_network(self, torso: nn.Module, num_actions: int) -> QNetwork:
+        return QNetwork(torso, num_actions, self.dueling, self.dueling_hidden, self.network.activation)
 
 
 class Config(DQNOptions):
@@ -97,7 +102,7 @@ def move_target(config: DQNOptions, state: LearnerState, params: PyTree, update:
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     if spec.num_actions is None:
         raise UserError(f"agent 'dqn' needs discrete actions; env {spec.name!r} has continuous ones: use td3")
-    network = QNetwork(make_torso(config.network, spec), spec.num_actions, config.dueling)
+    network = config.q_network(make_torso(config.network, spec), spec.num_actions)
 
     def q_values(params: PyTree, obs: Array) -> Array:
         return network.apply(params, as_features(obs, spec, config.network.torso))  # type: ignore[return-value]

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jaxrl_hpc.agents import dqn, normalise, world
 from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.torso import as_features, make_torso
 from jaxrl_hpc.networks.world_model import WorldModel
 from jaxrl_hpc.ops import optimise
@@ -65,7 +64,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         )
     num_actions: int = spec.num_actions
     state_size = math.prod(spec.obs_shape)
-    q_net = QNetwork(make_torso(config.network, spec), num_actions, config.dueling)
+    q_net = config.q_network(make_torso(config.network, spec), num_actions)
     model = WorldModel(config.ensemble, config.model_hidden, state_size)
     updates_per_batch = config.planning_updates + 1
 

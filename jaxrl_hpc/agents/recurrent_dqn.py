@@ -8,8 +8,8 @@ a gradient, to bring that memory up to date, and learns from the other steps:
 
 k is n, or less where the episode or the sequence ends; after that the memory is the actor's again. The
 value of what a step led to is one step of the LSTM from the memory after it, so that a truncated
-episode is bootstrapped from its own last observation. Priority of a sequence: eta max_t |e_t| +
-(1 - eta) mean_t |e_t|.
+episode is bootstrapped from its own last observation. With `rescale` the network learns h(Q) instead of Q,
+and y_t is h(… h⁻¹(Q_target) …). Priority of a sequence: eta max_t |e_t| + (1 - eta) mean_t |e_t|.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from jaxrl_hpc.agents import dqn, normalise
 from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.networks.heads import QNetwork, RecurrentQNetwork
+from jaxrl_hpc.networks.heads import RecurrentQNetwork
 from jaxrl_hpc.networks.recurrent import Carry, initial_carry, starts_of
 from jaxrl_hpc.networks.torso import MLP, as_features, make_torso
 from jaxrl_hpc.ops import optimise
 from jaxrl_hpc.ops.losses import huber, select_action
-from jaxrl_hpc.ops.returns import sequence_returns
+from jaxrl_hpc.ops.returns import rescale, sequence_returns, unrescale
 from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import (
     Agent,
@@ -51,6 +51,7 @@ class Config(dqn.DQNOptions):
     burn_in: int = static(4, "steps that only bring the memory up to date", ge=0)
     length: int = static(16, "steps of a sequence that are learned from", ge=1)
     batch_size: int = static(32, "sequences per update", per_shard="exact", ge=1)
+    rescale: bool = static(False, "learn square roots of values, h(Q), as R2D2 does with unscaled rewards")
     priority_mix: float = traced(0.9, "share of the largest error in a sequence's priority", ge=0, le=1)
     normalise: NormaliseConfig = NormaliseConfig()
 
@@ -68,9 +69,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         raise UserError(
             f"agent 'recurrent_dqn' needs discrete actions; env {spec.name!r} has continuous ones: use a2c"
         )
-    head = QNetwork(
-        MLP(config.network.hidden[-1:], config.network.activation), spec.num_actions, config.dueling
-    )
+    head = config.q_network(MLP(config.network.hidden[-1:], config.network.activation), spec.num_actions)
     network = RecurrentQNetwork(make_torso(config.network, spec), config.lstm, head)
 
     def look(
@@ -144,9 +143,12 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         if config.double:
             chooser = next_values(*jax.lax.stop_gradient((params, learned.next_obs, memory)))
         next_value = select_action(next_target, jnp.argmax(chooser, axis=-1))
+        if config.rescale:
+            next_value = unrescale(next_value)
         goal = sequence_returns(
             learned.reward, learned.discount, learned.last, next_value, gamma, config.n_step
         )
+        goal = rescale(goal) if config.rescale else goal
         value = select_action(values, learned.action)
         return jax.lax.stop_gradient(goal) - value, value
 

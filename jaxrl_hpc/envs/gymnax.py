@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
 
-from jaxrl_hpc.envs import render
+from jaxrl_hpc.envs import previous_step, render
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import ComponentConfig, static
 from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, HostHooks, PyTree
@@ -28,6 +28,7 @@ class Config(ComponentConfig):
         default_factory=dict,
         description="parameters of the environment to change, such as max_steps_in_episode",
     )
+    previous_step: bool = static(False, "also observe the previous action and reward, for agents with memory")
 
 
 def _bound(value: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -117,4 +118,5 @@ def make(config: Config) -> Env:
 
     env, params = gymnax_api.make(config.name)
     made = from_gymnax(env, with_params(config.name, params, config.params), config.name)
-    return made.with_hooks(draw=render.find(config.name))
+    made = made.with_hooks(draw=render.find(config.name))
+    return previous_step.wrap(made) if config.previous_step else made

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 
 from jaxrl_hpc.networks.recurrent import LSTM, Carry
+from jaxrl_hpc.networks.torso import MLP
 from jaxrl_hpc.types import Array
 
 
 class QNetwork(nn.Module):
-    """Q(s, .) = head(torso(s)); dueling: V + A - mean A."""
+    """Q(s, .) = head(torso(s)); dueling: V + A - mean A, from streams with hidden layers of their own."""
 
     torso: nn.Module
     num_actions: int
     dueling: bool = False
+    stream_hidden: Sequence[int] = ()
+    activation: str = "relu"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         features = self.torso(x)
-        advantage = nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(1.0))(features)
         if not self.dueling:
-            return advantage
-        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(features)
+            return self.readout(self.num_actions)(features)
+        hidden = [MLP(self.stream_hidden, self.activation)(features) for _ in range(2)]
+        advantage, value = self.readout(self.num_actions)(hidden[0]), self.readout(1)(hidden[1])
         return value + advantage - advantage.mean(axis=-1, keepdims=True)
+
+    def readout(self, outputs: int) -> nn.Dense:
+        return nn.Dense(outputs, kernel_init=nn.initializers.orthogonal(1.0))
 
 
 class RecurrentQNetwork(nn.Module):

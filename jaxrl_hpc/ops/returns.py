@@ -78,3 +78,20 @@ def sequence_returns(
         if i + 1 < n_step:
             value = jnp.where(stop, next_value, jnp.roll(total, -1, axis=0))
     return total
+
+
+RESCALING = 1e-3  # the linear part, which makes the function invertible by numbers of single precision
+
+
+def rescale(value: Array) -> Array:
+    """h(x) = sign(x) (√(|x| + 1) − 1) + ε x: small values keep their size, large ones grow like a square root
+    (Pohlen et al. 2018)."""
+    return jnp.sign(value) * (jnp.sqrt(jnp.abs(value) + 1.0) - 1.0) + RESCALING * value
+
+
+def unrescale(value: Array) -> Array:
+    """The inverse of `rescale`."""
+    # with y = √(|x| + 1): ε y² + y = |h| + 1 + ε, solved in the form that does not subtract equal sizes
+    total = jnp.abs(value) + 1.0 + RESCALING
+    root = 2.0 * total / (1.0 + jnp.sqrt(1.0 + 4.0 * RESCALING * total))
+    return jnp.sign(value) * (jnp.square(root) - 1.0)

@@ -28,13 +28,14 @@ def mlp(params: dict[str, Any], x: np.ndarray) -> np.ndarray:
 
 
 def q_network(params: dict[str, Any], x: np.ndarray) -> np.ndarray:
-    """Plain or dueling action values."""
+    """Plain or dueling action values, the latter with or without hidden layers in the streams."""
     own = params.get("params", params)
     x = mlp(own["torso"], x)
-    advantage = dense(own["Dense_0"], x)
+    advantage = dense(own["Dense_0"], mlp(own.get("MLP_0", {}), x))
     if "Dense_1" not in own:
         return advantage
-    return dense(own["Dense_1"], x) + advantage - advantage.mean(axis=-1, keepdims=True)
+    value = dense(own["Dense_1"], mlp(own.get("MLP_1", {}), x))
+    return value + advantage - advantage.mean(axis=-1, keepdims=True)
 
 
 def huber(error: np.ndarray, delta: float) -> np.ndarray:

@@ -22,21 +22,21 @@ SMALL = NetworkConfig(hidden=(8, 6))
 
 @lru_cache  # frozen configs are hashable
 def start(config: dqn.Config, num_envs: int = 4) -> tuple[Agent, LearnerState]:
-    """An agent whose target differs from its network."""
+    """An agent whose target differs from its network, and whose biases are not zero: a unit with no input at
+    all would stand on the kink of its activation."""
     agent = dqn.make(config, SPEC, num_envs=num_envs)
     hypers = {k: jnp.float32(v) for k, v in traced_values(config).items()}
     state = jax.jit(agent.init)(jax.random.key(0), hypers)
     other = jax.jit(agent.init)(jax.random.key(1), hypers)
-    return agent, state._replace(target=other.params)
+    params = jax.tree.map(lambda p: p + 0.01, state.params)
+    return agent, state._replace(params=params, target=other.params)
 
 
-@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("dueling", [{}, {"dueling": True}, {"dueling": True, "dueling_hidden": (5,)}])
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_gradient_and_priority(steps: int, double: bool, dueling: bool) -> None:
-    config = dqn.Config(
-        network=SMALL, n_step=steps, double=double, dueling=dueling, gamma=0.9, huber_delta=0.7
-    )
+def test_gradient_and_priority(steps: int, double: bool, dueling: dict) -> None:
+    config = dqn.Config(network=SMALL, n_step=steps, double=double, gamma=0.9, huber_delta=0.7, **dueling)
     agent, state = start(config)
     batch = windows(steps, 16, 4, 3)
     grads, info = jax.jit(agent.gradient)(state, batch, jax.random.key(2))

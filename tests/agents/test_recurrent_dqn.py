@@ -91,11 +91,24 @@ def test_sequence_returns(n: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("burn_in", "n", "double"), [(0, 1, True), (2, 3, True), (2, 1, False)])
-def test_gradient_and_priority(burn_in: int, n: int, double: bool) -> None:
-    agent, state, _ = start(
-        burn_in=burn_in, length=4, n_step=n, double=double, gamma=0.9, huber_delta=0.7, priority_mix=0.8
-    )
+def root(x: np.ndarray) -> np.ndarray:
+    """Rescaled values."""
+    return np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + 1e-3 * x
+
+
+def square(h: np.ndarray) -> np.ndarray:
+    """Their inverse, as it is published."""
+    inner = (np.sqrt(1 + 4e-3 * (np.abs(h) + 1 + 1e-3)) - 1) / 2e-3
+    return np.sign(h) * (inner**2 - 1)
+
+
+@pytest.mark.parametrize(
+    ("burn_in", "n", "double", "rescale"),
+    [(0, 1, True, False), (2, 3, True, False), (2, 1, False, False), (2, 3, True, True)],
+)
+def test_gradient_and_priority(burn_in: int, n: int, double: bool, rescale: bool) -> None:
+    settings = {"gamma": 0.9, "huber_delta": 0.7, "priority_mix": 0.8, "rescale": rescale}
+    agent, state, _ = start(burn_in=burn_in, length=4, n_step=n, double=double, **settings)
     batch = sequences(burn_in + 4)
     assert agent.needs.length == burn_in + 4
     grads, info = jax.jit(agent.gradient)(state, batch, jax.random.key(0))
@@ -107,7 +120,10 @@ def test_gradient_and_priority(burn_in: int, n: int, double: bool) -> None:
     next_target = replay(target, target, data, burn_in)[1]
     choice = (next_online if double else next_target).argmax(axis=-1)
     next_value = np.take_along_axis(next_target, choice[..., None], axis=-1)[..., 0]
-    goal = returns(learned, next_value, 0.9, n)
+    if rescale:
+        goal = root(returns(learned, square(next_value), 0.9, n))
+    else:
+        goal = returns(learned, next_value, 0.9, n)
     action = np.asarray(batch.data.action[burn_in:])[..., None]
 
     def error(params: dict) -> np.ndarray:
