@@ -60,6 +60,8 @@ class Program:
 class HostFunction:
     """A function of a workflow that compiles its own programs, called like a Program."""
 
+    name = "training"
+
     def __init__(self, function: Callable[..., Any]):
         self.jitted = function
 
@@ -185,7 +187,7 @@ class SeedRunner:
                 for job in done:
                     job.result()
         if training and not flow.traceable:
-            tell(("training",))
+            tell((HostFunction.name,))
             flow.compile(state)
         self.compile_seconds += time.perf_counter() - start
 
