@@ -109,7 +109,7 @@ def build(config: Config, sizes: ReplaySizes, *, stride: int, within: bool) -> R
         return dataclasses.replace(state, tree=tree_op.update(state.tree, index, values), highest=highest)
 
     def drawable(state: PrioritisedState) -> Array:
-        found = jnp.sum(sum_tree.leaves(shape, state.tree) > 0, dtype=jnp.int32)
+        found = sum_tree.count(shape, state.tree)
         starts = -(-storage.complete_starts(sizes, state.memory) // stride)
         return jnp.minimum(found / (starts * sizes.num_envs), 1.0)  # the oldest start need not be a multiple
 

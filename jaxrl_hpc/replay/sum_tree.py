@@ -89,6 +89,19 @@ def leaves(shape: TreeLayout, tree: Array) -> Array:
     return tree[: shape.capacity]
 
 
+def count(shape: TreeLayout, tree: Array) -> Array:
+    """How many leaves have a priority, [] int32; by blocks, so that nothing as large as the tree is made."""
+    block = min(4096, shape.capacity)
+
+    def one(i: Array, total: Array) -> Array:
+        first = jnp.minimum(i * block, shape.capacity - block)
+        values = lax.dynamic_slice(tree, (first,), (block,))
+        new = first + jnp.arange(block, dtype=jnp.int32) >= i * block  # the last block overlaps
+        return total + jnp.sum((values > 0) & new, dtype=jnp.int32)
+
+    return lax.fori_loop(0, -(-shape.capacity // block), one, jnp.int32(0))
+
+
 def build(shape: TreeLayout, priorities: Array) -> Array:
     """A tree from its leaves [capacity]; equal, bit for bit, to the one that updates led to."""
     chex.assert_shape(priorities, (shape.capacity,))

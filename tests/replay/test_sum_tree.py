@@ -54,3 +54,11 @@ def test_an_empty_tree_reports_mass_zero() -> None:
     index, mass = sum_tree.find(shape, sum_tree.empty(shape), words)
     assert np.all((np.asarray(index) >= 0) & (np.asarray(index) < 100))
     np.testing.assert_array_equal(mass, 0.0)
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 4096, 10_000])
+def test_leaves_with_a_priority_are_counted(capacity):
+    values = (np.random.default_rng(0).random(capacity) < 0.3).astype(np.float32)
+    shape = sum_tree.layout(capacity, 8)
+    tree = sum_tree.build(shape, jnp.asarray(values))
+    assert int(jax.jit(lambda t: sum_tree.count(shape, t))(tree)) == int(values.sum())
