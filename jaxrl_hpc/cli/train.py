@@ -13,7 +13,9 @@ after saving: the same command with --resume continues exactly.
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
+from typing import Any
 
 from jaxrl_hpc.errors import UserError, os_errors_told
 
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_SAVED
     if not outcome.speaks:
         return 0
-    s = outcome.summary or {}
+    s = _without_nulls(outcome.summary or {})
     low, high = s["eval_return_interval"]
     if "eval_improvement_score" in s:
         factor_low, factor_high = s["eval_improvement_interval"]
@@ -77,3 +79,12 @@ def run(args: argparse.Namespace) -> int:
         f"results in {run_dir}; look at them with: jaxrl-hpc report {run_dir}"
     )
     return 0
+
+
+def _without_nulls(value: Any) -> Any:
+    """A summary that was read back: not-a-number was written as null."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value]
+    return math.nan if value is None else value
