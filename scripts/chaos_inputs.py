@@ -1,6 +1,6 @@
 """Generated bad inputs for scripts/chaos.py: what a case is made of, and how the program answers it.
 
-A case is KIND:SEED and always makes the same input. Kinds:
+A case is KIND:SEED and always does the same to its input. Kinds:
   schema      a config drawn by hypothesis from the config classes, with values of any type and size
   yaml        a shipped config with damaged text
   override    a shipped config with overrides of any kind

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 
+MAX_DEADLINE = 86_400
 MARKS = {"ok": ("green", "works"), "note": ("yellow", "note"), "broken": ("red", "broken")}
 
 
@@ -44,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
     from jaxrl_hpc.cli.doctor_checks import BROKEN, local_checks
     from jaxrl_hpc.cli.doctor_mpi import mpi
+    from jaxrl_hpc.errors import UserError
 
+    if not 1 <= args.deadline <= MAX_DEADLINE:
+        raise UserError(f"--deadline: should be from 1 to {MAX_DEADLINE:,} seconds (it is {args.deadline:g})")
     console = Console()
     if args.install_mpi:
         from jaxrl_hpc.cli.install_mpi import install_mpi

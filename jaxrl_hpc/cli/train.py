@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,8 +133,9 @@ def train_in(run_dir: Path, config: Any, ranks: Any, args: argparse.Namespace) -
     return 0
 
 
-def result_text(s: dict[str, Any], run_dir: Path) -> str:
+def result_text(summary: dict[str, Any], run_dir: Path) -> str:
     """The summary for people."""
+    s = _without_nulls(summary)
     low, high = s["eval_return_interval"]
     text = ""
     if "eval_improvement_score" in s:
@@ -151,3 +153,12 @@ def result_text(s: dict[str, Any], run_dir: Path) -> str:
         f"results in {run_dir}; look at them with:\n"
         f"  jaxrl-hpc report {run_dir}"
     )
+
+
+def _without_nulls(value: Any) -> Any:
+    """A summary that was read back: not-a-number was written as null."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value]
+    return math.nan if value is None else value

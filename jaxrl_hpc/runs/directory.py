@@ -182,6 +182,8 @@ class RunDirectory:
         if not isinstance(summary, dict):
             raise UserError(f"{self.summary_path} is damaged: it is not a summary")
         for key in SUMMARY_KEYS:
+            if key not in summary:
+                raise UserError(f"{self.summary_path} is damaged: it has no {key}")
             if not _plausible(key, summary.get(key)):
                 raise UserError(f"{self.summary_path} is damaged: {key} is {summary[key]!r}")
         return summary

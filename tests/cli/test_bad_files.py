@@ -119,6 +119,18 @@ def test_damaged_small_files_of_a_run(name, content, tiny, finished, capsys):
         assert lines and all(line.startswith("error: ") and "config.yaml" in line for line in lines)
 
 
+def test_a_summary_that_lacks_something_or_diverged(tiny, finished, capsys):
+    path = finished / "summary.json"
+    summary = json.loads(path.read_text())
+    again = ["train", str(tiny), "--run-dir", str(finished), "--resume"]
+    path.write_text(json.dumps(summary | {"eval_return_score": None, "eval_return_interval": [None, None]}))
+    assert main(again) == 0
+    assert "return nan" in capsys.readouterr().out
+    del summary["eval_return_interval"]
+    path.write_text(json.dumps(summary))
+    assert "damaged: it has no eval_return_interval" in told(capsys, again)
+
+
 @pytest.mark.parametrize("value", ['"many"', "null", "[]", "{}", "1e999", "-1"])
 @pytest.mark.parametrize("key", ["eval_return_score", "eval_return_interval", "env_steps", "trials", "seeds"])
 def test_a_report_of_a_summary_with_odd_values(key, value, finished, tmp_path, capsys):

@@ -50,6 +50,12 @@ def test_slurm_is_asked(text, status, words, tmp_path, monkeypatch):
     assert check.status == status and words in check.finding
 
 
+@pytest.mark.parametrize("deadline", ["1e12", "nan", "-1", "0"])
+def test_deadlines_are_bounded(deadline, capsys):
+    assert main.main(["doctor", "--deadline", deadline]) == 2
+    assert "--deadline: should be from 1 to 86,400 seconds" in capsys.readouterr().err
+
+
 def test_shared_memory_of_killed_jobs(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor_checks.leftovers, "leftovers", lambda *_: found)
     monkeypatch.setattr(doctor_checks.leftovers, "remove_leftovers", lambda *_: found)

@@ -87,7 +87,7 @@ def test_the_command(tmp_path: Path, capsys) -> None:
         assert image.n_frames == 6
     for arguments, message in [
         (["--run-seed", "9"], "has no seed 9; it has 0, 1"),
-        (["--episodes", "0"], "--episodes: should be at least 1"),
+        (["--episodes", "0"], "--episodes: should be from 1 to 1,000 (it is 0)"),
         (["--out", str(tmp_path / "run" / "config.yaml")], "cannot make"),
     ]:
         assert main(["play", str(tmp_path / "run"), *arguments]) == 2
