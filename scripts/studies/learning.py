@@ -185,7 +185,10 @@ STUDIES = {
             "PPO and DQN with the same small CNN. DQN makes one update of 32 transitions per 32 steps, a "
             "quarter of what its config makes of a step, so that it costs less than PPO. gymnax's reference "
             f"PPO reaches {reference} after ten million steps (its documentation; SpaceInvaders under older "
-            "rules). Seeds of an entry shared one core that did other work too: times are upper bounds.",
+            "rules). Greedy episodes of Breakout and SpaceInvaders are all alike, so that their scores are "
+            "those of one or two episodes ([why scores scatter](minatar_evaluation.md)); the training return "
+            "is a mean over many. Seeds of an entry shared one core that did other work too: times are upper "
+            "bounds.",
             (
                 Entry("ppo", f"{game}_ppo", 5),
                 Entry("dqn", f"{game}_dqn", 5, None, MINATAR_DQN),
@@ -379,6 +382,7 @@ def row(study: str, entry: Entry, run: RunData) -> str:
     low, high = s[f"{metric}_interval"]
     value = s[f"{metric}_score"]
     over = score(np.array(tuning.mean_over_run(run, metric)))
+    training = score(np.array(tuning.training_return(run)))
     verdict = "–" if entry.target is None else ("reached" if value >= entry.target else "**missed**")
     cells = [
         entry.name,
@@ -390,6 +394,7 @@ def row(study: str, entry: Entry, run: RunData) -> str:
         verdict,
         steps_to_target(metric, entry, run),
         f"{over.value:.{digits}f} [{over.low:.{digits}f}, {over.high:.{digits}f}]",
+        f"{training.value:.1f} [{training.low:.1f}, {training.high:.1f}]",
         duration(s["wall_seconds"]),
     ]
     return "| " + " | ".join(cells) + " |"
@@ -479,15 +484,16 @@ def write_page(study: str) -> None:
         f"![learning curves]({study}.png)",
         "",
         "| entry | seeds | steps each | updates per step | target | score [interval] | verdict | reached at "
-        "| over the run | time |",
-        "|---" * 10 + "|",
+        "| over the run | training return | time |",
+        "|---" * 11 + "|",
         *(row(study, entry, run) for entry, run in rows),
         "",
         "Final evaluation: greedy episodes after the last update; a seed's figure is its mean over "
         "episodes, the score their IQM with a bootstrap interval over seeds (mean and range of fewer than "
         "five). "
         "Reached at: environment steps when the score of evaluations on the way first met the target. Over "
-        "the run: a seed's figure is the mean of its evaluations on the way.",
+        "the run: a seed's figure is the mean of its evaluations on the way. Training return: mean of "
+        "training episodes, with exploration, over the last tenth of the run.",
         *([f"Not yet run: {', '.join(missing)}."] if missing else []),
         *compared(study, rows),
         *tuned(study),
