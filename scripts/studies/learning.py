@@ -63,6 +63,7 @@ ACROBOT_AS_DYNA_Q = (  # the same for Acrobot
 )  # fmt: skip
 TARGET_RATES = {"agent.target_rate": (0.005, 0.02)}
 CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3)}
+CRITIC_RATE = "agent.learning_rate=2e-3"  # the best of them for both
 RECURRENT_CARTPOLE = (
     "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
     "run.eval_every=5_000",
@@ -247,8 +248,10 @@ STUDIES = {
         "Does prioritised replay learn faster, as EXARL reported? Pendulum-v1; both make the same number of "
         "updates of the same data, and the critic's step size was chosen for each alike.",
         (
-            Entry("uniform", "pendulum_ddpg", 8, -180, ("run.eval_every=2_000",)),
-            Entry("prioritised", "pendulum_ddpg", 8, -180, (PRIORITISED, "run.eval_every=2_000")),
+            Entry("uniform", "pendulum_ddpg", 16, -180, (CRITIC_RATE, "run.eval_every=2_000")),
+            Entry(
+                "prioritised", "pendulum_ddpg", 16, -180, (PRIORITISED, CRITIC_RATE, "run.eval_every=2_000")
+            ),
         ),
         comparisons=(Comparison("prioritised", "uniform", "prioritised replay"),),
         tunings=(
