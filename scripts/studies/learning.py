@@ -107,11 +107,11 @@ STUDIES = {
         "dqn_2_updates makes as many updates as Dyna-Q, dqn_1_update only Dyna-Q's real ones. The target's "
         "rate was chosen for each alike.",
         (
-            Entry("dyna_q", "acrobot_dyna_q", 8, -95),
+            Entry("dyna_q", "acrobot_dyna_q", 8, -95, ("agent.target_rate=0.02",)),
             Entry(
-                "dqn_2_updates", "acrobot_dqn", 8, -95, (*ACROBOT_AS_DYNA_Q, TWO, "agent.target_rate=0.005")
+                "dqn_2_updates", "acrobot_dqn", 8, -95, (*ACROBOT_AS_DYNA_Q, TWO, "agent.target_rate=0.02")
             ),
-            Entry("dqn_1_update", "acrobot_dqn", 8, -95, (*ACROBOT_AS_DYNA_Q, "agent.target_rate=0.005")),
+            Entry("dqn_1_update", "acrobot_dqn", 8, -95, (*ACROBOT_AS_DYNA_Q, "agent.target_rate=0.02")),
         ),
         comparisons=(
             Comparison("dyna_q", "dqn_2_updates", "planning, at equally many updates"),
