@@ -106,8 +106,10 @@ def sweeps(pattern: str) -> str:
 
 def envs(pattern: str) -> str:
     """A line per family; with a pattern, the names in it."""
+    from jaxrl_hpc.config.registry import plugins
     from jaxrl_hpc.envs.names import FAMILIES
 
+    added = plugins("env")
     if pattern:
         found = [
             (name, family.note or family.title)
@@ -115,8 +117,10 @@ def envs(pattern: str) -> str:
             for name in family.names
             if matches(pattern, name, family.title)
         ]
+        found += [(name, f"installed: {target}") for name, target in added.items() if matches(pattern, name)]
         return table([("name", "family"), *chosen(found, "envs", pattern)])
     rows = [("family", "", "env.name"), *((f.title, str(len(f.names)), _names(f)) for f in FAMILIES)]
+    rows += [("installed", "1", f"{name}: {target}") for name, target in added.items()]
     return (
         f"{table(rows, '<><')}\n\n"
         "jaxrl-hpc list envs FAMILY has all names of one. A class of your own, Gymnasium\n"
@@ -142,16 +146,18 @@ def _names(family: Any) -> str:
 
 def components(kind: str, pattern: str) -> str:
     """Agents, replays or workflows with the first sentence of their module."""
-    from jaxrl_hpc.config.registry import SECTIONS
+    from jaxrl_hpc.config.registry import SECTIONS, plugins
     from jaxrl_hpc.config.sources import PACKAGE
 
+    section = kind.removesuffix("s")
     rows = []
-    for name, place in SECTIONS[kind.removesuffix("s")].places.items():
+    for name, place in SECTIONS[section].places.items():
         path = PACKAGE / place.module.replace(".", "/")
         package = path / "__init__.py"
         source = package if package.is_file() else path.with_suffix(".py")
         text = ast.get_docstring(ast.parse(source.read_text())) or ""
         rows.append((name, first_sentence(text.split("\n"))))
+    rows += [(name, f"installed: {target}") for name, target in plugins(section).items()]
     found = [row for row in rows if matches(pattern, row[0])]
     return described(chosen(found, kind, pattern))
 

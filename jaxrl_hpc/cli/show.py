@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.cli.table import width
+from jaxrl_hpc.user_code import TRUST_HELP, check_trusted
 
 SECTIONS = ("agent", "env", "replay", "workflow", "run")
 VALUE_WIDTH = 12  # longer values get a line of their own
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as agent.gamma=0.98")
     parser.add_argument("--json", action="store_true", help="print the settings as one JSON object")
+    parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     saved = Path(args.config) / "config.yaml"
     source, data = read_source(saved if saved.is_file() else args.config, args.overrides)
+    if saved.is_file():
+        check_trusted(saved.parent, data, args.trust)
     name_run(data, source)
 
     from jaxrl_hpc.config.files import from_dict, mistakes_located  # loads JAX

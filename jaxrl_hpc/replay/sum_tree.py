@@ -99,7 +99,8 @@ def count(shape: TreeLayout, tree: Array) -> Array:
         new = first + jnp.arange(block, dtype=jnp.int32) >= i * block  # the last block overlaps
         return total + jnp.sum((values > 0) & new, dtype=jnp.int32)
 
-    return lax.fori_loop(0, -(-shape.capacity // block), one, jnp.int32(0))
+    total: Array = lax.fori_loop(0, -(-shape.capacity // block), one, jnp.int32(0))
+    return total
 
 
 def build(shape: TreeLayout, priorities: Array) -> Array:

@@ -79,7 +79,7 @@ class Picture:
 
 
 ROOMS: list[tuple[str, list[tuple[str, str]]]] = [
-    (GREY, [("cli", "one file per command")]),
+    (GREY, [("cli", "one file per command"), ("api", "import jaxrl_hpc as rl")]),
     (
         GREY,
         [

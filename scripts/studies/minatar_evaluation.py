@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tuning  # beside this file
 
 from jaxrl_hpc.envs import gymnax
 from jaxrl_hpc.metrics.units import count
@@ -88,8 +89,9 @@ def scatter(run: RunData) -> list[str]:
         chosen = [(steps > a) & (steps <= b) for a, b in zip(edges, at, strict=False)]
         means = [returns[c].mean() for c in chosen if c.any()]
         training.append(np.abs(np.diff(means)).mean())
-    ends = [v[-1] for _, v in run.per_seed("eval", "eval_return", "env_steps")]
-    return [f"{within:.1f}", f"{np.mean(greedy):.1f}", f"{np.mean(training):.1f}", f"{np.ptp(ends):.1f}"]
+    ends = list(run.summary["eval_return_per_seed"].values()), tuning.training_return(run)
+    ranges = [f"{min(values):.0f} … {max(values):.0f}" for values in ends]
+    return [f"{within:.1f}", f"{np.mean(greedy):.1f}", f"{np.mean(training):.1f}", *ranges]
 
 
 def write_page() -> None:
@@ -113,8 +115,8 @@ def write_page() -> None:
         "of short runs:",
         "",
         "| run | steps | deviation within an evaluation | change between evaluations, greedy "
-        "| the same of training episodes | range of seeds at the end |",
-        "|---|---|---|---|---|---|",
+        "| the same of training episodes | seeds at the end, greedy | training, last tenth |",
+        "|---|---|---|---|---|---|---|",
         *(
             f"| {name} | {count(run.summary['env_steps'])} | {' | '.join(scatter(run))} |"
             for name, run in found.items()

@@ -57,6 +57,14 @@ def mean_over_run(run: RunData, metric: str) -> list[float]:
     return [float(values.mean()) for _, values in run.per_seed("eval", metric, "env_steps")]
 
 
+def training_return(run: RunData) -> list[float]:
+    """Of each seed: the mean return of training episodes, which explore, over the last tenth of the run."""
+    found = []
+    for steps, values in run.per_seed("train", "episode_return", "env_steps"):
+        found.append(float(values[steps > 0.9 * steps[-1]].mean()))
+    return found
+
+
 def results(tuning: Tuning, folder: Path, metric: str) -> dict[tuple[Any, ...], list[tuple[float, float]]]:
     """(over the run, at the end) of every seed, by the values of the axes."""
     found: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
