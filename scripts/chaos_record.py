@@ -16,7 +16,7 @@ GOOD = {
     "ok": "accepted, and did what it says",
     "refused": "one sentence and exit code 2, or the documented exception",
     "equal bits": "parameters and metrics as of a run that nothing happened to",
-    "accounted": "every unroll used exactly once, or counted as dropped; metrics without gaps or repeats",
+    "accounted": "finished, metrics without repeats; async, rma, rma_queue also: every unroll used once",
 }
 BAD = {
     "HANG": "no end within the deadline",
@@ -25,6 +25,13 @@ BAD = {
     "LEFTOVER": "processes left behind",
     "LOST": "files, rows or unrolls missing, doubled or different",
 }
+
+
+NOT_RECORDED = (
+    "Two other invocations are missing from the record: one of 650 bad inputs that found one fault, and one "
+    "that was stopped after a fault. Those faults are mended. The package was changed while the kills of "
+    "seed 7 ran: their commit is that of the beginning."
+)
 
 
 class Outcome(NamedTuple):
@@ -113,6 +120,7 @@ def page(entries: list[dict[str, Any]]) -> str:
         bad = ", ".join(f"{b['case']} {b['verdict']}" for b in entry["bad"]) or "none"
         row = (entry["commit"], entry["seed"], entry["minutes"], bad, f"`{entry['command']}`")
         lines.append(f"| {' | '.join(map(str, row))} |")
+    lines += ["", NOT_RECORDED]
     return "\n".join(lines) + "\n"
 
 
