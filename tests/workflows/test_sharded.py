@@ -134,7 +134,7 @@ def test_no_copy_as_large_as_the_replay(replay):
         ),
         ({"replay": {"capacity": 2401}}, "replay.capacity is 2401: it must be a multiple of workflow.shards"),
         ({"replay": {"capacity": 12 * 2**29}}, r"replay.capacity: should be less than 2147483648"),
-        ({"workflow": {"devices": 256}}, "workflow.devices is 256, but this process has"),
+        ({"workflow": {"devices": 12}}, "workflow.devices is 12, but this process has"),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused(changes, message):
