@@ -124,6 +124,7 @@ def test_without_reaching_the_limit_the_kl_stop_changes_nothing():
         data = unroll(parts, acted, 16, 8)
         learn = jax.jit(lambda s, b, k, agent=parts.agent: update.learn(agent, s, b, k)[:2])
         state, metrics = learn(acted, update.as_batch(data), jax.random.key(0))
+        assert metrics.pop("updates_used", 1.0) == 1.0
         results.append((state.params, metrics))  # gradient norms among them: the KL divergence is not in them
     jax.tree.map(np.testing.assert_array_equal, *results)
 
