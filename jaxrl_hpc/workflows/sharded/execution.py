@@ -54,8 +54,12 @@ class OneProgram:
         received: PyTree = ()
         for stage in stages:
             work, local, sent = stage.run(work, local, received)
-            received = self.collectives(stage.then, sent) if stage.then else ()
+            received = self.exchange(stage.then, sent) if stage.then else ()
         return work, local, received
+
+    def exchange(self, kind: Kind, sent: PyTree) -> PyTree:
+        """What a stage has sent, as all shards receive it."""
+        return self.collectives(kind, sent)
 
     def repeat(
         self, count: Any, body: Body, work: IterationWork, local: ShardWork
@@ -82,17 +86,10 @@ class Once(OneProgram):
         self.messages: list[CollectiveMessage] = []
         self._times = 1
 
-    def chain(
-        self, stages: Sequence[Stage], work: IterationWork, local: ShardWork
-    ) -> tuple[IterationWork, ShardWork, PyTree]:
-        received: PyTree = ()
-        for stage in stages:
-            work, local, sent = stage.run(work, local, received)
-            received = self.collectives(stage.then, sent) if stage.then else ()
-            if stage.then:
-                length = sum(leaf.size for leaf in jax.tree.leaves(shape_of_one(sent)))
-                self.messages.append(CollectiveMessage(stage.then, length, self._times))
-        return work, local, received
+    def exchange(self, kind: Kind, sent: PyTree) -> PyTree:
+        length = sum(leaf.size for leaf in jax.tree.leaves(shape_of_one(sent)))
+        self.messages.append(CollectiveMessage(kind, length, self._times))
+        return super().exchange(kind, sent)
 
     def repeat(
         self, count: Any, body: Body, work: IterationWork, local: ShardWork
