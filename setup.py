@@ -33,6 +33,9 @@ LIBRARIES = {
         ("jaxrl_hpc/replay/native/layout.h", "jaxrl_hpc/replay/native/descend.h"),
         "prioritised replay uses its slower pure JAX tree",
     ),
+    "jaxrl_hpc.ops.libthreefry": Library(
+        "jaxrl_hpc/ops/threefry.cc", (), "random numbers take longer on CPUs"
+    ),
     "jaxrl_hpc.envs.external.libpulse": Library(
         "jaxrl_hpc/envs/external/pulse.cc", (), "envpool's steps have no deadline"
     ),

@@ -10,6 +10,7 @@ import chex
 import flax.linen as nn
 import jax.numpy as jnp
 
+from jaxrl_hpc.networks.dense import Dense
 from jaxrl_hpc.networks.torso import MLP, NetworkConfig, make_torso
 from jaxrl_hpc.types import Array, EnvSpec
 
@@ -26,7 +27,7 @@ class Critic(nn.Module):
             features = self.encoder(features)
         x = jnp.concatenate([features, action], axis=-1)
         x = MLP(self.config.hidden, self.config.activation, self.config.layer_norm)(x)
-        return nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
+        return Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
 
 
 class Critics(nn.Module):

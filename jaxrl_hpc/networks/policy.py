@@ -6,6 +6,7 @@ from __future__ import annotations
 import flax.linen as nn
 import jax.numpy as jnp
 
+from jaxrl_hpc.networks.dense import Dense
 from jaxrl_hpc.networks.recurrent import LSTM
 from jaxrl_hpc.types import Array, PyTree
 
@@ -81,4 +82,4 @@ class DeterministicActor(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:  # [N, …] -> [N, A]
         features = self.torso(x)
-        return jnp.tanh(nn.Dense(self.action_size, kernel_init=nn.initializers.orthogonal(0.01))(features))
+        return jnp.tanh(Dense(self.action_size, kernel_init=nn.initializers.orthogonal(0.01))(features))
