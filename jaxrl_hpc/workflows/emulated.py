@@ -22,8 +22,13 @@ def slow_updates(agent: Agent, seconds: float, whole: int) -> Agent:
         leaves, structure = jax.tree.flatten(grads)
         place = min(range(len(leaves)), key=lambda i: leaves[i].size)
         first = leaves[place].reshape(-1)[0].astype(jnp.float32)
-        waited = pause.sleep(jnp.float32(seconds * batch.data.last.size / whole), first, in_turn=True)
+        waited = pause.sleep(jnp.float32(seconds * steps_in(batch) / whole), first, in_turn=True)
         leaves[place] = leaves[place] + waited.astype(leaves[place].dtype)
         return jax.tree.unflatten(structure, leaves), info
 
     return agent._replace(gradient=gradient)
+
+
+def steps_in(batch: Batch) -> int:
+    """Rewards, flags and advantages are a number per step, also in rows that an agent deals itself (PPO)."""
+    return min(field.size for field in batch.data if isinstance(field, jax.Array))

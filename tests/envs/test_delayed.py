@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_hpc import config as configs
 from jaxrl_hpc.envs import delayed
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import pause
@@ -52,6 +53,18 @@ def test_every_step_and_update_sleeps_and_results_are_the_same(naps):
     assert naps.count((0.5, True)) == 10
     for one, other in zip(plain, slept, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_minibatches_take_their_parts(naps):
+    """Two epochs of four minibatches: twice the time of a batch."""
+    agent = {"name": "ppo", "network": {"hidden": [8]}, "epochs": 2, "minibatches": 4}
+    data = small.data(agent=agent, workflow={"num_envs": 4, "unroll_length": 8}, run={"update_seconds": 0.4})
+    del data["replay"]
+    config = configs.from_dict(data)
+    flow = build(config).workflow
+    state = jax.jit(flow.init)(jax.random.key(0), jax.tree.map(jnp.float32, hypers_of(config)))
+    jax.block_until_ready(jax.jit(lambda s: flow.step(s, 1))(state))
+    assert naps == [(0.1, True)] * 8
 
 
 def test_step_times_of_a_tail_are_drawn_by_keys_and_have_the_mean():
