@@ -39,6 +39,12 @@ LIBRARIES = {
     "jaxrl_hpc.envs.external.libpulse": Library(
         "jaxrl_hpc/envs/external/pulse.cc", (), "envpool's steps have no deadline"
     ),
+    "jaxrl_hpc.comm.libpolling": Library(
+        "jaxrl_hpc/comm/polling.cc", (), "ranks that wait inside programs keep their cores busy"
+    ),
+    "jaxrl_hpc.ops.libpause": Library(
+        "jaxrl_hpc/ops/pause.cc", (), "run.step_seconds and run.update_seconds cannot be used"
+    ),
 }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import psutil
 
+from jaxrl_hpc.comm import polling, waiting
 from jaxrl_hpc.comm.ranks import Ranks, world
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.ops import threefry
@@ -108,6 +109,23 @@ def add_xla_flag(flag: str) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if flag.partition("=")[0] not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
+
+
+def choose_waiting(config: Config, ranks: Ranks) -> str:
+    """Decide how ranks wait for each other; collective, before programs are traced.
+
+    Returns what a user should know about that; mostly nothing.
+    """
+    per_core = ranks.ranks_per_core()
+    problem = polling.problem() if ranks.size > 1 else "there is one rank"
+    all_can = not ranks.everyone(int(problem is not None)).any()
+    choice = waiting.choose(config.workflow.resources().waiting, per_core, all_can)
+    if ranks.size == 1 or choice.mode == "spin" or all_can:
+        return ""
+    return (
+        f"{per_core:.3g} ranks per core: while they wait for each other inside programs they keep cores "
+        f"busy, because collectives that sleep cannot be used here ({problem or 'on another rank'})"
+    )
 
 
 def ranks_of(config: Config) -> Ranks:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl_hpc.comm import waiting
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.envs.external.host import given_up_counts
@@ -29,6 +30,7 @@ from jaxrl_hpc.runs.directory import RunDirectory, code_version
 from jaxrl_hpc.runs.verify import refuse_unreadable
 from jaxrl_hpc.runtime.build import Parts
 from jaxrl_hpc.runtime.episodes import draw_run
+from jaxrl_hpc.runtime.machine import ranks_of
 from jaxrl_hpc.runtime.profile import shares_of
 from jaxrl_hpc.runtime.seeds import SeedRunner, states_of_earlier_run
 from jaxrl_hpc.runtime.signals import StopSignals
@@ -355,5 +357,12 @@ class Trainer:
                 str(lane.seed): v["eval_return"] for lane, v in zip(self.runner.lanes, per_lane, strict=True)
             },
             "params_sha256": params_hash([self.parts.workflow.learner(s).params for s in self.runner.states]),
-            **self.parts.workflow.summary_extras() | code_version(),
+            **self.parts.workflow.summary_extras() | self._waiting() | code_version(),
         }
+
+    def _waiting(self) -> dict[str, Any]:
+        """How the ranks of the job waited for each other."""
+        if ranks_of(self.config).size == 1:
+            return {}
+        choice = waiting.chosen()
+        return {"waiting": choice.mode, "ranks_per_core": choice.ranks_per_core}

@@ -38,7 +38,7 @@ from jaxrl_hpc.types import (
     Store,
     Workflow,
 )
-from jaxrl_hpc.workflows.base import Resources, WorkflowBase, WorkflowConfig
+from jaxrl_hpc.workflows.base import WAITING, Resources, WaitingMode, WorkflowBase, WorkflowConfig
 from jaxrl_hpc.workflows.sharded.execution import (
     DIVIDED,
     SAME,
@@ -89,6 +89,7 @@ class Config(WorkflowConfig):
         changeable=True,
         ge=0,
     )
+    waiting: WaitingMode = static("auto", WAITING, changeable=True)
 
     @model_validator(mode="after")
     def _devices_hold_shards(self) -> Self:
@@ -105,6 +106,7 @@ class Config(WorkflowConfig):
             deterministic=self.deterministic,
             mpi_in_programs=True,
             deadline_seconds=self.deadline_seconds,
+            waiting=self.waiting,
         )
 
 
