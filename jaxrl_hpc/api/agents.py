@@ -72,6 +72,12 @@ def recurrent_dqn(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent
 
 
 @documented("agent", "agents")
+def sac(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
+    """Soft actor-critic, with options that make REDQ, DroQ and CrossQ; continuous actions."""
+    return make("sac", spec, num_envs=num_envs, **settings)
+
+
+@documented("agent", "agents")
 def td3(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
     """Twin delayed DDPG; continuous actions."""
     return make("td3", spec, num_envs=num_envs, **settings)

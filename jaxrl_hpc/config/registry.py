@@ -69,6 +69,7 @@ AGENTS = Components(
         "dyna_q": Place("agents.dyna_q"),
         "ppo": Place("agents.ppo"),
         "recurrent_dqn": Place("agents.recurrent_dqn"),
+        "sac": Place("agents.sac"),
         "td3": Place("agents.td3"),
     }
 )

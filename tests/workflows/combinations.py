@@ -15,8 +15,9 @@ AGENTS: dict[str, dict[str, Any]] = {
     "dyna_q": {"model_hidden": [8]},
     "td3": {},
     "ddpg": {},
+    "sac": {},
 }
-CONTINUOUS = ("td3", "ddpg")
+CONTINUOUS = ("td3", "ddpg", "sac")
 ON_POLICY = ("a2c", "ppo")
 WORKFLOWS: dict[str, dict[str, Any]] = {
     "fused": {"name": "fused"},

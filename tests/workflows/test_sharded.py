@@ -30,6 +30,7 @@ SETTINGS = {
         DISCRETE,
         {**REPLAY, "name": "sequence", "stride": 2},
     ),
+    "sac": ({**BATCH, "batch_norm": True, "policy_delay": 2}, CONTINUOUS, REPLAY),
     "td3": (BATCH, CONTINUOUS, REPLAY),
 }
 
