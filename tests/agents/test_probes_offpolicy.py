@@ -119,7 +119,7 @@ CONTINUOUS_ONES = ("td3", "ddpg", "sac", "sac ensemble", "sac crossq")
 
 
 def test_every_agent_that_replays_is_probed() -> None:
-    on_policy = {"a2c", "ppo"}  # test_probes_onpolicy.py
+    on_policy = {"a2c", "ppo", "pqn"}  # test_probes_onpolicy.py, test_pqn.py
     assert {name.split()[0] for name in AGENTS} | on_policy == set(registry.AGENTS)
 
 
