@@ -179,6 +179,12 @@ STUDIES = {
         "policy says. Settings were tried once, on seeds 1000 to 1003, and left as they were.",
         (Entry("sac", "mountain_car_continuous_sac", 8, 93),),
     ),
+    "cartpole_pqn": Study(
+        "PQN on CartPole-v1",
+        "Neither replay nor target network; 475 counts as solved. Settings were tried once, on seeds 1000 to "
+        "1003, and left as they were.",
+        (Entry("pqn", "cartpole_pqn", 8, 475),),
+    ),
     "memory": Study(
         "MemoryChain: what only a memory can solve",
         "A bit is shown once and asked for ten steps later: +1 for the right answer, −1 for the wrong one. "
