@@ -52,16 +52,19 @@ class NetworkConfig(Schema):
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by the activation."""
+    """Dense layers, each followed by the activation. Dropout is at work where a key `dropout` is given."""
 
     hidden: Sequence[int]
     activation: str = "relu"
     layer_norm: bool = False
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for width in self.hidden:
             x = Dense(width, kernel_init=nn.initializers.orthogonal(2**0.5))(x)
+            if self.dropout:
+                x = nn.Dropout(self.dropout, deterministic=not self.has_rng("dropout"))(x)
             if self.layer_norm:
                 x = nn.LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)

@@ -168,6 +168,23 @@ STUDIES = {
             Entry("ppo", "mountain_car_continuous_ppo", 8, 80),
         ),
     ),
+    "pendulum_sac": Study(
+        "SAC on Pendulum-v1, 20k steps",
+        "One update per step. Settings were tried once, on seeds 1000 to 1003, and left as they were.",
+        (Entry("sac", "pendulum_sac", 8, -160),),
+    ),
+    "mountain_car_continuous_sac": Study(
+        "SAC on MountainCarContinuous-v0",
+        "Exploration draws remember the last one (`agent.noise_memory`); each alone is distributed as the "
+        "policy says. Settings were tried once, on seeds 1000 to 1003, and left as they were.",
+        (Entry("sac", "mountain_car_continuous_sac", 8, 93),),
+    ),
+    "cartpole_pqn": Study(
+        "PQN on CartPole-v1",
+        "Neither replay nor target network; 475 counts as solved. Settings were tried once, on seeds 1000 to "
+        "1003, and left as they were.",
+        (Entry("pqn", "cartpole_pqn", 8, 475),),
+    ),
     "memory": Study(
         "MemoryChain: what only a memory can solve",
         "A bit is shown once and asked for ten steps later: +1 for the right answer, −1 for the wrong one. "
@@ -340,6 +357,7 @@ STUDIES = {
             Entry("recurrent_dqn", "exabooster_recurrent_dqn", 8, 1.45),
             Entry("ppo_continuous", "exabooster_continuous_ppo", 8, 1.75),
             Entry("td3_continuous", "exabooster_continuous_td3", 8, 1.45),
+            Entry("sac_continuous", "exabooster_continuous_sac", 8, 1.75),
             Entry("ddpg_continuous", "exabooster_continuous_ddpg", 8, 1.45),
         ),
         metric="eval_improvement",

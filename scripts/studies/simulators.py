@@ -50,6 +50,7 @@ STUDIES = {
             Entry("ppo", "lunar_lander_ppo", 5, 200),
             Entry("dqn", "lunar_lander_dqn", 5, 200),
             Entry("td3_continuous", "lunar_lander_continuous_td3", 5, 200),
+            Entry("sac_continuous", "lunar_lander_continuous_sac", 5, 250),
             Entry("ppo_continuous", "lunar_lander_continuous_ppo", 5, 200),
         ),
         64,
