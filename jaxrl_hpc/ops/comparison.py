@@ -8,11 +8,13 @@ Precipice, 2021. With fewer than `FEW` seeds on either side there is no interval
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from jaxrl_hpc.ops.statistics import FEW, bootstrap_interval, interquartile_mean
+
+Figures: TypeAlias = Sequence[float] | np.ndarray
 
 
 class Estimate(NamedTuple):
@@ -32,7 +34,7 @@ class Profile(NamedTuple):
     high: np.ndarray  # [T]
 
 
-def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
+def difference(first: Figures, second: Figures) -> Estimate:
     """IQM of one set of seeds minus that of another (means, if either is few)."""
     values, size = np.array([*first, *second], np.float64), len(first)
     few = min(size, len(second)) < FEW
@@ -41,7 +43,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
         one, other = np.split(drawn, [size], axis=axis)
         if few:
             return np.asarray(one.mean(axis) - other.mean(axis))
-        return interquartile_mean(one, axis) - interquartile_mean(other, axis)
+        return np.asarray(interquartile_mean(one, axis) - interquartile_mean(other, axis))
 
     if few:
         return Estimate(float(statistic(values, 0)), np.nan, np.nan)
@@ -49,7 +51,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
     return Estimate(float(statistic(values, 0)), float(low), float(high))
 
 
-def probability_of_improvement(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
+def probability_of_improvement(pairs: Sequence[tuple[Figures, Figures]]) -> Estimate:
     """How likely a seed of the first is better than one of the second, averaged over environments.
 
     Args:

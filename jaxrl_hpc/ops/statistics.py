@@ -55,7 +55,7 @@ def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
 
 
 def score(values: np.ndarray, strata: np.ndarray | None = None) -> Score:
-    """The score of runs [R, …]; `strata` [R] labels environments that are pooled, none of which may be few."""
+    """The score of runs [R, …]; `strata` [R] labels pooled environments, none of which may be few."""
     values = np.asarray(values, np.float64)
     smallest = len(values) if strata is None else int(np.unique(strata, return_counts=True)[1].min())
     if smallest < FEW:

@@ -191,7 +191,7 @@ def write_page(study: str) -> None:
         learning_curves(curves, "eval", "eval_return").savefig(RESULTS / f"{study}.png", dpi=110)
         lines += [f"![learning curves]({study}.png)", ""]
     lines += [
-        "| entry | seeds | steps each | target | score [interval or range] | verdict | per seed | random play "
+        "| entry | seeds | steps each | target | score [interval] | verdict | per seed | random play "
         "| time | steps |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(row(study, entry, runs) for entry, runs in rows),

@@ -38,7 +38,7 @@ def test_extras_are_those_that_messages_name():
         assert DISTRIBUTIONS.get(module, module) in names(optional[extra]), module
     held = {name for name in optional if name not in ("all", "mpi", "build", "peers", "dev")}
     assert set(re.findall(r"[\w-]+", optional["all"][0])) - {"jaxrl-hpc"} == held
-    assert not names(PROJECT["dependencies"]) & {"matplotlib", "plotly", "jinja2", "tensorboardX"}
+    assert not names(PROJECT["dependencies"]) & {"matplotlib", "jinja2", "tensorboardX"}
 
 
 def test_the_lock_has_every_dependency():
@@ -82,7 +82,6 @@ def forget(monkeypatch, *prefixes: str) -> None:
 @pytest.mark.parametrize(
     ("module", "command", "sentence"),
     [
-        ("plotly", "report", 'this needs plotly, which is not installed: pip install "jaxrl-hpc[report]"'),
         ("jinja2", "report", 'this needs jinja2, which is not installed: pip install "jaxrl-hpc[report]"'),
         (
             "matplotlib",
