@@ -114,6 +114,11 @@ def _is_of(family: str, name: str) -> bool:
     return re.search(rf"(^|[^a-z0-9]){family}($|[^a-z0-9])", name.lower()) is not None
 
 
+def legend_under(panel: Any, columns: int = 1) -> None:
+    """A panel's legend below its axis label, where it covers nothing."""
+    panel.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=columns, borderaxespad=0, fontsize=8.5)
+
+
 def words(identifier: str) -> str:
     """An identifier as people write it: a2c_vtrace -> A2C + V-trace, parameter_server -> parameter server."""
     if identifier in PHRASES:
