@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from scipy import stats
 
+from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.config import load
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import MetricsWriter
@@ -185,6 +186,23 @@ def test_an_unfinished_run_shows_its_ranks(tmp_path: Path) -> None:
     assert "stopped; continue it with --resume" in text and "100k of 100k steps" in text
     assert "2 ranks" in text and re.search(r"1 node3 learning 5 2 ", text)
     assert '<meta http-equiv="refresh" content="5">' in page
+
+
+def test_watch_makes_the_page_until_the_run_has_finished(tmp_path: Path, monkeypatch, capsys) -> None:
+    run, done = make_run(tmp_path / "run", finished=False), make_run(tmp_path / "done")
+    seen = []
+
+    def sleep(seconds: float) -> None:
+        seen.append((seconds, 'http-equiv="refresh" content="7"' in (run / "report.html").read_text()))
+        if len(seen) == 2:
+            shutil.copy(done / "summary.json", run)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert main(["report", str(run), "--watch", "7"]) == 0
+    assert seen == [(7, True), (7, True)]
+    assert 'http-equiv="refresh"' not in (run / "report.html").read_text()
+    assert main(["report", str(run), "--watch", "0"]) == 2
+    assert "--watch: should be from 1 to 3600" in capsys.readouterr().err
 
 
 DRAWN = """[...document.querySelectorAll('.plot')].map(plot => ({
