@@ -12,8 +12,12 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.user_code import TRUST_HELP
+
+if TYPE_CHECKING:
+    from jaxrl_hpc.report.data import RunData
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         if args.watch is not None:
             watch(folders, output, args.watch)
         else:
-            write_report(folders, output)
+            write_report(folders, output, base_of=shipped)
     print(f"wrote {output}")
     return 0
 
@@ -63,9 +67,33 @@ def watch(folders: list[Path], output: Path, every: int) -> None:
         raise UserError(f"--watch: should be from 1 to 3600 seconds (it is {every})")
     try:
         while not all((folder / "summary.json").is_file() for folder in folders):
-            write_report(folders, output, reload_seconds=every)
+            write_report(folders, output, reload_seconds=every, base_of=shipped)
             print(f"wrote {output}; again in {every} s, Ctrl-C ends", flush=True)
             time.sleep(every)
     except KeyboardInterrupt:
         print()
-    write_report(folders, output)  # the last one does not reload
+    write_report(folders, output, base_of=shipped)  # the last one does not reload
+
+
+def shipped(run: RunData) -> tuple[str, dict[str, Any]] | None:
+    """The config file that the run has the name of, completed by its defaults; None if there is none."""
+    from jaxrl_hpc.config.sources import config_files, name_run
+    from jaxrl_hpc.errors import UserError
+    from jaxrl_hpc.read_files import read_yaml
+    from jaxrl_hpc.schema import flatten
+
+    name = str(run.setting("run", "name"))
+    path = config_files().get(name)
+    if path is None:
+        return None
+    try:
+        data = read_yaml(path)
+        parts = [data.get(section, {}).get("name") for section in ("agent", "env")]
+        if parts != [run.agent, run.env] or any(":" in str(part) for part in parts):
+            return None  # another config of that name, or code that a page must not run
+        name_run(data, path)
+        from jaxrl_hpc.config.files import from_dict  # loads JAX
+
+        return name, flatten(from_dict(data).to_dict())
+    except (UserError, AttributeError):
+        return None

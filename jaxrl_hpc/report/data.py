@@ -40,6 +40,7 @@ class RunData:
     config: dict[str, Any]
     summary: dict[str, Any]  # empty while the run has not finished
     table: pa.Table
+    base: tuple[str, dict[str, Any]] | None = None  # the config it was made from, name and flat settings
 
     @property
     def env(self) -> str:

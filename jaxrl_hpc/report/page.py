@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,17 @@ from jaxrl_hpc.report.sections import Section, sections_of
 from jaxrl_hpc.report.style import DARK_PALETTE, PALETTE, color_index
 
 
-def write_report(run_dirs: Sequence[str | Path], output: str | Path, reload_seconds: int = 0) -> Path:
-    """Make the page; UserError if a directory is not a run with metrics."""
+def write_report(
+    run_dirs: Sequence[str | Path],
+    output: str | Path,
+    reload_seconds: int = 0,
+    base_of: Callable[[RunData], tuple[str, dict[str, Any]] | None] = lambda run: None,
+) -> Path:
+    """Make the page; UserError if a directory is not a run with metrics. `base_of` finds a run's config file."""
     if not run_dirs:
         raise UserError("a report needs at least one run directory")
-    return write_page(render(load_runs(run_dirs), reload_seconds), output)
+    runs = [replace(run, base=base_of(run)) for run in load_runs(run_dirs)]
+    return write_page(render(runs, reload_seconds), output)
 
 
 def write_page(page: str, output: str | Path) -> Path:

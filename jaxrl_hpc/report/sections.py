@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup, escape
 
-from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import CLOCK_COLUMNS, CLOCK_PREFIX
 from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import FEW, score
@@ -241,7 +240,7 @@ def configuration(runs: Sequence[RunData], places: Places) -> Section | None:
 
 
 def _one_configuration(run: RunData, flat: dict[str, Any], keys: Sequence[str]) -> Section:
-    base = shipped(run)
+    base = run.base
     html = Markup("")
     if base is None:
         changed, note = set[str](), "All settings of the run."
@@ -268,28 +267,6 @@ def _one_configuration(run: RunData, flat: dict[str, Any], keys: Sequence[str]) 
         note=note,
         folded=True,
     )
-
-
-def shipped(run: RunData) -> tuple[str, dict[str, Any]] | None:
-    """The config file that the run has the name of, completed by its defaults; None if there is none."""
-    from jaxrl_hpc.config.sources import config_files, name_run
-    from jaxrl_hpc.read_files import read_yaml
-
-    name = str(run.setting("run", "name"))
-    path = config_files().get(name)
-    if path is None:
-        return None
-    try:
-        data = read_yaml(path)
-        parts = [data.get(section, {}).get("name") for section in ("agent", "env")]
-        if parts != [run.agent, run.env] or any(":" in str(part) for part in parts):
-            return None  # another config of that name, or code that a page must not run
-        name_run(data, path)
-        from jaxrl_hpc.config.files import from_dict  # loads JAX
-
-        return name, flatten(from_dict(data).to_dict())
-    except (UserError, AttributeError):
-        return None
 
 
 def train_command(name: str, flat: dict[str, Any], changed: Sequence[str]) -> str:

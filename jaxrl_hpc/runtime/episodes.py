@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_hpc.report.style import words
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.types import Array, PyTree
@@ -28,6 +27,7 @@ def draw_episode(runner: SeedRunner, lane: int, label: str, key: Array, folder: 
     """An episode of one lane as the environment's own picture. `key` is consumed."""
     env, agent, actor = runner.parts.env, runner.parts.agent, runner.actor(lane)
     assert env.host.picture is not None
+    from jaxrl_hpc.report.style import words
 
     def act(carry: PyTree, obs: PyTree, key: Array) -> tuple[Array, PyTree]:
         one = jax.tree.map(lambda x: x[None], (carry, obs, key))

@@ -15,6 +15,7 @@ from PIL import Image
 from scipy import stats
 
 from jaxrl_hpc.cli.main import main
+from jaxrl_hpc.cli.report import shipped
 from jaxrl_hpc.config import load
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import MetricsWriter
@@ -147,12 +148,12 @@ def test_configuration_marks_what_was_changed_and_gives_the_command(tmp_path: Pa
     run = make_run(tmp_path / "run")
     settings = load("cartpole_dqn", ["agent.learning_rate=5e-3", "run.seeds=8"]).to_dict()
     RunDirectory(run).write_config(settings)
-    page = write_report([run], tmp_path / "page.html").read_text()
+    page = write_report([run], tmp_path / "page.html", base_of=shipped).read_text()
     assert "<code>jaxrl-hpc train cartpole_dqn agent.learning_rate=0.005 run.seeds=8</code>" in page
     assert re.findall(r'<tr class="changed"><th scope="row">(\w+)', page) == ["learning_rate", "seeds"]
     assert page.index("<details><summary>Show</summary>") > page.index('id="config"')  # folded
     RunDirectory(run).write_config(settings | {"run": settings["run"] | {"name": "mine"}})
-    page = write_report([run], tmp_path / "page.html").read_text()
+    page = write_report([run], tmp_path / "page.html", base_of=shipped).read_text()
     assert "The command" not in page and f"jaxrl-hpc train {run}/config.yaml" in page
 
 
