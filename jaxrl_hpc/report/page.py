@@ -34,7 +34,7 @@ def write_report(
     reload_seconds: int = 0,
     base_of: Callable[[RunData], tuple[str, dict[str, Any]] | None] = lambda run: None,
 ) -> Path:
-    """Make the page; UserError if a directory is not a run with metrics. `base_of` finds a run's config file."""
+    """Make the page; UserError if a directory is no run with metrics. `base_of` finds a run's config file."""
     if not run_dirs:
         raise UserError("a report needs at least one run directory")
     runs = [replace(run, base=base_of(run)) for run in load_runs(run_dirs)]
