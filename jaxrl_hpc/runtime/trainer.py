@@ -330,7 +330,7 @@ class Trainer:
         if self.trials:
             summary["trials"] = summaries_of_lanes(self.parts, self.runner, final)
         elif installed("matplotlib"):
-            draw_run(self.runner, self.config.agent.name, self.run)
+            draw_run(self.runner, self.config.agent.name, self.run, summary)
         else:
             self.say(f"no pictures, matplotlib is not installed: {how_to_install('plots')}")
         self.run.write_summary(summary)
@@ -353,8 +353,11 @@ class Trainer:
             "updates_per_second": counters["updates"] * lanes / wall,
             **given_up,
             **spread_over_seeds(self.parts, per_lane, final),
-            "eval_return_per_seed": {
-                str(lane.seed): v["eval_return"] for lane, v in zip(self.runner.lanes, per_lane, strict=True)
+            **{
+                f"{name}_per_seed": {
+                    str(lane.seed): v[name] for lane, v in zip(self.runner.lanes, per_lane, strict=True)
+                }
+                for name in (per_lane[0] if per_lane else ())
             },
             "params_sha256": params_hash([self.parts.workflow.learner(s).params for s in self.runner.states]),
             **self.parts.workflow.summary_extras() | self._waiting() | code_version(),
