@@ -39,7 +39,11 @@ def _backward(residuals: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
 
 def weight_gradient(x: Array, dy: Array) -> Array:
     """xᵀ dy for x [N, K] and dy [N, P]; the barriers keep XLA from folding the transposes away."""
-    barrier = jax.lax.optimization_barrier
+
+    def barrier(x: Array) -> Array:
+        kept: Array = jax.lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+        return kept
+
     if dy.shape[1] <= x.shape[1]:
         return barrier(jnp.dot(barrier(dy.T), x)).T
     return jnp.dot(barrier(x.T), dy)
