@@ -41,7 +41,7 @@ def weight_gradient(x: Array, dy: Array) -> Array:
     """xᵀ dy for x [N, K] and dy [N, P]; the barriers keep XLA from folding the transposes away."""
 
     def barrier(x: Array) -> Array:
-        kept: Array = jax.lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+        kept: Array = jax.lax.optimization_barrier(x)
         return kept
 
     if dy.shape[1] <= x.shape[1]:
