@@ -11,8 +11,8 @@
 Rows are numbered from the start of the run and a part's name tells which it holds:
 `metrics/part-<first>-<end>.parquet`. A checkpoint remembers how many rows there were; going back to
 it drops the rows after that, so a killed and resumed run has each row once. Small neighbouring parts
-are merged: the merged part is written before the old ones are deleted, and readers take the longest
-part at each row. Columns may appear at any time; where a row lacks one it is null.
+are merged, up to a size that keeps memory flat in long runs: the merged part is written before the old
+ones are deleted, and readers take the longest part at each row. Columns may appear at any time; where a row lacks one it is null.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ CLOCK_COLUMNS = (
 )  # fmt: skip
 CLOCK_PREFIX = "time/"  # phase timers; with CLOCK_COLUMNS all that may differ between exact repeats
 
-MAX_PARTS = 16
+MAX_PARTS = 16  # that may still be merged
+WHOLE_ROWS = 4096  # a part of so many rows is left as it is
 PART = re.compile(r"part-(\d+)-(\d+)\.parquet(\.\d+\.tmp)?")  # the end: of a write that was cut off
 
 
@@ -71,6 +72,10 @@ class Part(NamedTuple):
     first: int  # number of its first row
     end: int  # number after its last row
     path: Path
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.first
 
 
 class MetricsWriter:
@@ -100,7 +105,7 @@ class MetricsWriter:
             return
         self._parts.append(_write(self.directory, self.rows, _to_table(self._pending)))
         self._pending = []
-        while len(self._parts) > MAX_PARTS:
+        while sum(part.rows < WHOLE_ROWS for part in self._parts) > MAX_PARTS:
             self._merge_smallest()
 
     def commit(self) -> dict[str, int]:
@@ -133,7 +138,8 @@ class MetricsWriter:
 
     def _merge_smallest(self) -> None:
         """Replace the two neighbours with the fewest rows by one: a row is rewritten O(log rows) times."""
-        sizes = [b.end - a.first for a, b in zip(self._parts, self._parts[1:], strict=False)]
+        pairs = zip(self._parts, self._parts[1:], strict=False)
+        sizes = [a.rows + b.rows if max(a.rows, b.rows) < WHOLE_ROWS else np.inf for a, b in pairs]
         index = int(np.argmin(sizes))
         pair = self._parts[index : index + 2]
         merged = _write(self.directory, pair[0].first, _concat([_read(part) for part in pair]))
@@ -223,7 +229,7 @@ def _parse(part: Part, content: bytes) -> pa.Table:
         table = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:  # OSError: what pyarrow raises for a broken footer
         raise UserError(f"{part.path} is damaged: {error}") from error
-    if table.num_rows != part.end - part.first or not set(CORE_SCHEMA.names) <= set(table.column_names):
+    if table.num_rows != part.rows or not set(CORE_SCHEMA.names) <= set(table.column_names):
         raise UserError(f"{part.path} is damaged: it does not hold the rows that its name tells")
     return table
 

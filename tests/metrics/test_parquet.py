@@ -67,6 +67,18 @@ def test_many_parts_are_merged_in_order(tmp_path: Path) -> None:
     assert read_metrics(tmp_path)["column 3"].drop_null().to_pylist() == [3, 43, 83, 123, 163]
 
 
+def test_parts_of_many_rows_are_not_merged(tmp_path: Path, monkeypatch) -> None:
+    """Merging reads both parts: without a bound memory would grow with the length of the run."""
+    monkeypatch.setattr(parquet, "WHOLE_ROWS", 8)
+    writer = MetricsWriter(tmp_path)
+    for point in range(300):
+        writer.append([row(point)])
+        writer.flush()
+        assert all(part.rows < 2 * 8 for part in writer._parts)
+        assert sum(part.rows < 8 for part in writer._parts) <= MAX_PARTS
+    assert iterations(tmp_path) == list(range(300))
+
+
 def test_kill_and_resume_never_loses_or_doubles_a_row(tmp_path: Path) -> None:
     """Kills between any two file operations, in random runs that go back to a remembered commit."""
     randomness = random.Random(1)
