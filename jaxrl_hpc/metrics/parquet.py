@@ -12,7 +12,8 @@ Rows are numbered from the start of the run and a part's name tells which it hol
 `metrics/part-<first>-<end>.parquet`. A checkpoint remembers how many rows there were; going back to
 it drops the rows after that, so a killed and resumed run has each row once. Small neighbouring parts
 are merged, up to a size that keeps memory flat in long runs: the merged part is written before the old
-ones are deleted, and readers take the longest part at each row. Columns may appear at any time; where a row lacks one it is null.
+ones are deleted, and readers take the longest part at each row. Columns may appear at any time; where a
+row lacks one it is null.
 """
 
 from __future__ import annotations
