@@ -64,9 +64,10 @@ class Watchdog:
     def _gone(self, rank: int, what: str) -> None:
         self._end(f"{self._describe(rank)} {what}")
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         if self._thread is not None:
-            self.ranks.on_gone = None
+            if error is None:  # else a rank that died may be the reason, and is to be named
+                self.ranks.on_gone = None
             self._stop.set()
             self._thread.join()
 
