@@ -8,7 +8,7 @@ MPI ?= 1
 # nvcc without CUDA headers breaks mpi4jax's build; this forces its CPU build
 MPI4JAX_ENV := CUDA_PATH=/dev/null PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help train test test-all test-slow chaos lint types lock clean install
+.PHONY: help train test test-all test-slow chaos lint types docs lock clean install
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-slow   long runs: learning curves, soak tests"
 	@echo "make chaos       random kills, full disks, damaged files and bad inputs for MINUTES=$(MINUTES)"
 	@echo "make lint types  ruff and mypy"
+	@echo "make docs        the site, in docs/_build/html"
 
 install: .venv/.installed
 
@@ -64,6 +65,14 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+# strict: a warning is an error. Only installing Sphinx needs a network
+.venv/.docs: .venv/.installed
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[docs]" --no-build-isolation
+	@touch $@
+
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 # every dependency pinned with hashes; mpi4jax apart, because it is built against the MPI in the venv
 lock: .venv/.uv

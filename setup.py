@@ -33,8 +33,17 @@ LIBRARIES = {
         ("jaxrl_hpc/replay/native/layout.h", "jaxrl_hpc/replay/native/descend.h"),
         "prioritised replay uses its slower pure JAX tree",
     ),
+    "jaxrl_hpc.ops.libthreefry": Library(
+        "jaxrl_hpc/ops/threefry.cc", (), "random numbers take longer on CPUs"
+    ),
     "jaxrl_hpc.envs.external.libpulse": Library(
         "jaxrl_hpc/envs/external/pulse.cc", (), "envpool's steps have no deadline"
+    ),
+    "jaxrl_hpc.comm.libpolling": Library(
+        "jaxrl_hpc/comm/polling.cc", (), "ranks that wait inside programs keep their cores busy"
+    ),
+    "jaxrl_hpc.ops.libpause": Library(
+        "jaxrl_hpc/ops/pause.cc", (), "run.step_seconds and run.update_seconds cannot be used"
     ),
 }
 

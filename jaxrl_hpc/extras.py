@@ -12,7 +12,6 @@ from jaxrl_hpc.errors import UserError
 EXTRA_OF = {
     "matplotlib": "plots",
     "PIL": "plots",
-    "plotly": "report",
     "jinja2": "report",
     "markupsafe": "report",
     "tensorboardX": "tensorboard",

@@ -165,6 +165,7 @@ class Agent(NamedTuple):
     update_statistics: Callable[[LearnerState, PyTree], LearnerState] | None = None
     after_step: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]] | None = None
     # (actor_params, carry, step [B]) -> (carry, extras) once a step's reward is known; before any reset
+    stochastic: bool = False  # the policy is a distribution over actions: exports can draw from it too
     origin: Any = None  # settings and sizes it was made with, to check that parts fit (api/parts.py)
 
 

@@ -20,12 +20,12 @@ def seeds(mean: float, count: int = 8, key: int = 0) -> list[float]:
 def test_a_difference_beyond_the_spread_of_seeds_is_shown(shift: float, verdict: str) -> None:
     found = comparison.difference(seeds(shift), seeds(0.0, 12, 1))
     assert found.low < found.value < found.high
-    assert abs(found.value - shift) < 1 and found.verdict == verdict
+    assert abs(found.value - shift) < 1 and comparison.verdict(found) == verdict
 
 
 def test_a_difference_within_the_spread_is_not() -> None:
     found = comparison.difference(seeds(0.1), seeds(0.0, key=1))
-    assert found.low < 0 < found.high and found.verdict == "no difference shown"
+    assert found.low < 0 < found.high and comparison.verdict(found) == "no difference shown"
 
 
 def test_controls_that_have_not_run_are_left_out() -> None:
@@ -34,3 +34,9 @@ def test_controls_that_have_not_run_are_left_out() -> None:
     lines = comparison.table(pairs, values, values, 1)
     assert len(lines) == 3 and "one thing" in lines[2]
     assert comparison.table(pairs[1:], values, values, 1) == []
+
+
+def test_few_seeds_have_no_interval_to_judge_by() -> None:
+    found = comparison.difference(seeds(5.0, 4), seeds(0.0, key=1))
+    assert np.isnan(found.low) and comparison.verdict(found) == "too few seeds for an interval"
+    assert "[" not in comparison.text(found, 1) and "[" not in comparison.chance(seeds(5.0, 4), seeds(0.0))

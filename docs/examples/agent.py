@@ -83,4 +83,5 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         act=act,
         gradient=gradient,
         apply=apply,
+        stochastic=True,
     )

@@ -93,5 +93,6 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         act=core.act,
         gradient=gradient,
         apply=apply,
+        stochastic=True,
     )
     return normalise.wrap(config.normalise, spec, agent)

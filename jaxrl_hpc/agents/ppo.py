@@ -177,5 +177,6 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         gradient=gradient,
         apply=apply,
         minibatches=minibatches,
+        stochastic=True,
     )
     return normalise.wrap(config.normalise, spec, agent)

@@ -66,9 +66,21 @@ def ppo(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
 
 
 @documented("agent", "agents")
+def pqn(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
+    """Q-learning from unrolls, without replay and target network; discrete actions."""
+    return make("pqn", spec, num_envs=num_envs, **settings)
+
+
+@documented("agent", "agents")
 def recurrent_dqn(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
     """DQN with an LSTM, learned from stored sequences (R2D2); discrete actions."""
     return make("recurrent_dqn", spec, num_envs=num_envs, **settings)
+
+
+@documented("agent", "agents")
+def sac(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
+    """Soft actor-critic, with options that make REDQ, DroQ and CrossQ; continuous actions."""
+    return make("sac", spec, num_envs=num_envs, **settings)
 
 
 @documented("agent", "agents")

@@ -128,7 +128,9 @@ def compilation_cache() -> Check:
 
 
 def compiled_parts() -> Check:
+    from jaxrl_hpc.comm import polling
     from jaxrl_hpc.envs.external import pulse
+    from jaxrl_hpc.ops import pause
     from jaxrl_hpc.replay import native
 
     missing = []
@@ -136,8 +138,14 @@ def compiled_parts() -> Check:
         missing.append("the sum tree (prioritised replay uses the slower pure JAX one, same results)")
     if not pulse.available():
         missing.append("the pulse (steps of LunarLander and Atari games have no deadline)")
+    if not polling.LIBRARY.exists():
+        missing.append("polling collectives (ranks that wait inside programs keep their cores busy)")
+    if not pause.available():
+        missing.append("pauses (run.step_seconds and run.update_seconds are refused)")
     if not missing:
-        return Check("compiled parts", OK, "the sum tree and the pulse are loaded")
+        return Check(
+            "compiled parts", OK, "the sum tree, the pulse, polling collectives and pauses are there"
+        )
     advice = "With a C++ compiler: pip install -e . --no-build-isolation"
     return Check("compiled parts", NOTE, f"missing: {', '.join(missing)}", advice)
 

@@ -4,19 +4,33 @@ examples:
   jaxrl-hpc report runs/cartpole_dqn
   jaxrl-hpc report runs/a runs/b --output comparison.html
   jaxrl-hpc report runs/sweeps/cartpole_dqn
+  jaxrl-hpc report runs/cartpole_dqn --watch        while it trains: the page is made anew and reloads itself
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.user_code import TRUST_HELP
+
+if TYPE_CHECKING:
+    from jaxrl_hpc.report.data import RunData
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="folders of runs, or of a sweep")
     parser.add_argument("--output", help="the page (default: report.html in the first run's folder)")
+    parser.add_argument(
+        "--watch",
+        type=int,
+        nargs="?",
+        const=10,
+        metavar="SECONDS",
+        help="make the page again and again until all runs have finished (default: every 10 s)",
+    )
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 
@@ -30,10 +44,56 @@ def run(args: argparse.Namespace) -> int:
 
         if len(folders) > 1:
             raise UserError(f"{sweeps[0]} is a sweep, which has a page of its own: give it alone")
+        if args.watch is not None:
+            raise UserError("--watch: is for runs; a sweep's page is made when it is asked for")
         write_sweep_report(sweeps[0], output, trust=args.trust)
     else:
         from jaxrl_hpc.report.page import write_report
 
-        write_report(folders, output)
+        if args.watch is not None:
+            watch(folders, output, args.watch)
+        else:
+            write_report(folders, output, base_of=shipped)
     print(f"wrote {output}")
     return 0
+
+
+def watch(folders: list[Path], output: Path, every: int) -> None:
+    """Write the page until every run has its summary, or the reader presses Ctrl-C."""
+    from jaxrl_hpc.errors import UserError
+    from jaxrl_hpc.report.page import write_report
+
+    if not 1 <= every <= 3600:
+        raise UserError(f"--watch: should be from 1 to 3600 seconds (it is {every})")
+    try:
+        while not all((folder / "summary.json").is_file() for folder in folders):
+            write_report(folders, output, reload_seconds=every, base_of=shipped)
+            print(f"wrote {output}; again in {every} s, Ctrl-C ends", flush=True)
+            time.sleep(every)
+    except KeyboardInterrupt:
+        print()
+    write_report(folders, output, base_of=shipped)  # the last one does not reload
+
+
+def shipped(run: RunData) -> tuple[str, dict[str, Any]] | None:
+    """The config file that the run has the name of, completed by its defaults; None if there is none."""
+    from jaxrl_hpc.config.sources import config_files, name_run
+    from jaxrl_hpc.errors import UserError
+    from jaxrl_hpc.read_files import read_yaml
+    from jaxrl_hpc.schema import flatten
+
+    name = str(run.setting("run", "name"))
+    path = config_files().get(name)
+    if path is None:
+        return None
+    try:
+        data = read_yaml(path)
+        parts = [data.get(section, {}).get("name") for section in ("agent", "env")]
+        if parts != [run.agent, run.env] or any(":" in str(part) for part in parts):
+            return None  # another config of that name, or code that a page must not run
+        name_run(data, path)
+        from jaxrl_hpc.config.files import from_dict  # loads JAX
+
+        return name, flatten(from_dict(data).to_dict())
+    except (UserError, AttributeError):
+        return None

@@ -4,6 +4,7 @@ Every collective takes a tree whose leaves have a leading axis of local shards [
 
     local    over this device's shards, then over the devices of the program
     across   over ranks, if a program has one device and ranks are connected by MPI: mpi4jax, one message
+             (polling.py where waiting ranks sleep)
     finish   from the message back to a tree
 
 `add` is the sum over shards, one flattened vector of floats. When `deterministic`, all shards' vectors
@@ -21,6 +22,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from jaxrl_hpc.comm import polling, waiting
 from jaxrl_hpc.comm.layout import DEVICE, Layout
 from jaxrl_hpc.ops import row_packing
 from jaxrl_hpc.ops.row_packing import from_words, to_words
@@ -53,9 +55,11 @@ class Collectives(NamedTuple):
         return lax.all_gather(vectors, DEVICE, tiled=True) if several else vectors
 
     def across(self, kind: Kind, vector: Array) -> Array:
-        """[F] for sums, [S, F] where everyone's part is needed."""
+        """[F] for sums, [S, F] or [1, F], their sum, where everyone's part is needed."""
         if self.comm is None or not vector.size:
             return vector
+        if self._polls():
+            return self._across_polling(kind, vector)
         import mpi4jax
         from mpi4py import MPI
 
@@ -64,6 +68,18 @@ class Collectives(NamedTuple):
             return total
         everyone: Array = mpi4jax.allgather(vector, comm=self.comm)
         return everyone.reshape(self.layout.shards, -1)
+
+    def _across_polling(self, kind: Kind, vector: Array) -> Array:
+        if self._summed(kind):
+            return polling.total(vector, self.comm)
+        if kind == "add" and vector.shape[0] == 1 and vector.dtype == jnp.float32:  # one shard per rank
+            return polling.ordered_sum(vector, self.comm)
+        return polling.gather(vector, self.comm).reshape(self.layout.shards, -1)
+
+    @staticmethod
+    def _polls() -> bool:
+        """Whether waiting ranks leave their cores to others; decided when a program is traced."""
+        return waiting.chosen().programs_poll
 
     def finish(self, kind: Kind, vector: Array, like: PyTree) -> PyTree:
         if kind == "gather":
@@ -105,9 +121,11 @@ def broadcast(collectives: Collectives | None, tree: PyTree | None, like: PyTree
     if collectives is None or collectives.comm is None:
         assert tree is not None
         return tree
+    mine = jnp.zeros(row_packing.packing(like).width, jnp.uint32) if tree is None else to_words(tree)
+    if collectives._polls():
+        return from_words(polling.from_first(mine, collectives.comm), like)
     import mpi4jax
 
-    mine = jnp.zeros(row_packing.packing(like).width, jnp.uint32) if tree is None else to_words(tree)
     return from_words(mpi4jax.bcast(mine, 0, comm=collectives.comm), like)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from jaxrl_hpc.comm import exit_without_finalize
-from jaxrl_hpc.comm.waiting import Backoff
+from jaxrl_hpc.comm.waiting import Backoff, chosen
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.extras import INSTALL_MPI
 
@@ -71,10 +71,12 @@ class Ranks:
 
     def share(self, value: T) -> T:
         """Rank 0's value, on all ranks."""
+        self._meet()
         return self._host.bcast(value) if self._host else value
 
     def gather(self, value: T) -> list[T]:
         """The values of all ranks."""
+        self._meet()
         return self._host.allgather(value) if self._host else [value]
 
     def everyone(self, *numbers: int) -> np.ndarray:
@@ -82,6 +84,7 @@ class Ranks:
         mine = np.array(numbers, np.int64)
         if not self._host:
             return mine[None]
+        self._meet()
         theirs = np.empty((self.size, len(numbers)), np.int64)
         self._host.Allgather(mine, theirs)
         return theirs
@@ -92,6 +95,7 @@ class Ranks:
         if self._host:
             from mpi4py import MPI
 
+            self._meet()
             self._host.Allreduce(MPI.IN_PLACE, total)
         return total
 
@@ -113,6 +117,23 @@ class Ranks:
             request, backoff = self._host.Ibarrier(), Backoff()
             while not request.Test():
                 backoff.pause()
+
+    def _meet(self) -> None:
+        """Before a blocking collective, whose waiting takes a core."""
+        if chosen().mode == "sleep":
+            self.barrier()
+
+    def ranks_per_core(self) -> float:
+        """Of the node that is fullest; cores are those that its ranks may use. Collective."""
+        if not self.comm or not hasattr(os, "sched_getaffinity"):
+            return 1.0
+        from mpi4py import MPI
+
+        node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        cores: set[int] = set().union(*node.allgather(os.sched_getaffinity(0)))
+        share = node.Get_size() / len(cores)
+        node.Free()
+        return float(self.comm.allreduce(share, MPI.MAX))
 
     def first_does(self, function: Callable[[], T]) -> T:
         """Rank 0 calls it; all ranks return its result, or raise its error."""

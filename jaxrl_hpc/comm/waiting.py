@@ -1,14 +1,58 @@
-"""Waiting for other ranks: polling with backoff, which leaves cores to working ranks, and a deadline."""
+"""Waiting for other ranks: polling with backoff, which leaves cores to working ranks, and a deadline.
+
+How eagerly a process polls is decided once per job (`choose`): where ranks outnumber cores, polls become rare
+soon, and collectives inside programs poll too (polling.py) instead of spinning in MPI.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-EAGER_POLLS = 200  # that only yield the core in between
-NAP_SECONDS = 2e-4  # between later polls: with more ranks than cores, waiting must not slow down work
+Waiting = Literal["spin", "sleep"]
+
+
+class Pace(NamedTuple):
+    """How a process polls: first it only yields the core in between, later it sleeps."""
+
+    eager_polls: int
+    eager_seconds: float
+    shortest_nap: float  # naps last a part of the time waited so far, within these bounds
+    longest_nap: float
+    part: float
+
+
+PACES: dict[Waiting, Pace] = {
+    "spin": Pace(200, float("inf"), 2e-4, 2e-4, 0.0),
+    "sleep": Pace(200, 5e-5, 5e-5, 1e-3, 1 / 8),
+}
+
+
+class WaitingChoice(NamedTuple):
+    """How the ranks of a job wait; the same on all of them."""
+
+    mode: Waiting = "spin"
+    ranks_per_core: float = 1.0
+    programs_poll: bool = False  # collectives inside programs leave the core to others too
+
+
+_choice = WaitingChoice()
+
+
+def choose(
+    wanted: Literal["spin", "sleep", "auto"], ranks_per_core: float, programs_can_poll: bool
+) -> WaitingChoice:
+    """How this process waits from now on; `auto` by whether ranks outnumber cores."""
+    global _choice
+    mode: Waiting = ("sleep" if ranks_per_core > 1 else "spin") if wanted == "auto" else wanted
+    _choice = WaitingChoice(mode, ranks_per_core, mode == "sleep" and programs_can_poll)
+    return _choice
+
+
+def chosen() -> WaitingChoice:
+    return _choice
 
 
 class Backoff:
@@ -25,14 +69,15 @@ class Backoff:
         return self._polls > 0
 
     def pause(self) -> None:
-        now = time.perf_counter()
+        now, pace = time.perf_counter(), PACES[_choice.mode]
         if self._polls == 0:
             self._since = now
         self._polls += 1
-        if self._polls < EAGER_POLLS:
+        waited = now - self._since
+        if self._polls < pace.eager_polls and waited < pace.eager_seconds:
             os.sched_yield()
         else:
-            time.sleep(NAP_SECONDS)
+            time.sleep(min(max(waited * pace.part, pace.shortest_nap), pace.longest_nap))
 
     def reset(self) -> None:
         if self._polls:

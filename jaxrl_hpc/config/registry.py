@@ -68,7 +68,9 @@ AGENTS = Components(
         "dqn": Place("agents.dqn"),
         "dyna_q": Place("agents.dyna_q"),
         "ppo": Place("agents.ppo"),
+        "pqn": Place("agents.pqn"),
         "recurrent_dqn": Place("agents.recurrent_dqn"),
+        "sac": Place("agents.sac"),
         "td3": Place("agents.td3"),
     }
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from jaxrl_hpc.schema import Schema, folder_name, static
 
@@ -54,6 +56,16 @@ class RunConfig(Schema):
     step_seconds: float = static(
         0.0, "every environment step sleeps so many seconds: a stand-in for a costly simulator", ge=0
     )
+    step_tail: float = static(
+        0.0,
+        "step times are drawn from a Pareto law of this shape with mean step_seconds; 0: all alike, else > 1",
+        ge=0,
+    )
+    update_seconds: float = static(
+        0.0,
+        "learning from a batch sleeps so many seconds, from a part of it less: stands in for an accelerator",
+        ge=0,
+    )
     code_dirs: tuple[str, ...] = static(
         (),
         "where modules of one's own are looked for, after the installed packages; filled in when a config "
@@ -63,3 +75,9 @@ class RunConfig(Schema):
     progress_seconds: float = static(
         10.0, "seconds between progress lines in a batch log", gt=0, changeable=True
     )
+
+    @model_validator(mode="after")
+    def _step_times_have_a_mean(self) -> Self:
+        if 0 < self.step_tail <= 1:
+            raise ValueError(f"step_tail: {self.step_tail} has no mean; set it above 1, or to 0")
+        return self

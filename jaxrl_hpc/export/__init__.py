@@ -29,7 +29,7 @@ from jaxrl_hpc.export.check import check
 from jaxrl_hpc.export.program import PolicyFunctions, PolicyProgram
 from jaxrl_hpc.runs.directory import RunDirectory, code_version
 from jaxrl_hpc.runtime.evaluation import load_run
-from jaxrl_hpc.types import EnvSpec, Unrolls
+from jaxrl_hpc.types import EnvSpec
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -49,7 +49,7 @@ def export_run(
     parts: Any = runner.parts
     acting = PolicyFunctions(parts.agent, runner.actor(known.index(seed)), parts.env.spec)
     programs = {"greedy": PolicyProgram(acting, greedy=True)}
-    if isinstance(parts.agent.needs, Unrolls):  # those learn a distribution over actions
+    if parts.agent.stochastic:
         programs["sample"] = PolicyProgram(acting, greedy=False)
     settings: Any = config
     origin = {

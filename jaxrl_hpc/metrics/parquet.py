@@ -116,10 +116,12 @@ class MetricsWriter:
                 f"{self.directory} has {self.rows} rows, but the checkpoint was made with {wanted}"
             )
         self._pending = []
-        kept = [part for part in self._parts if part.end <= wanted]
-        cut = [part for part in self._parts if part.first < wanted < part.end]
-        for part in cut:
-            kept.append(_write(self.directory, part.first, _read(part).slice(0, wanted - part.first)))
+        # all that stays is read before anything is removed: damage is found now, not when the run has ended
+        tables = [(part, _read(part)) for part in self._parts if part.first < wanted]
+        kept = [
+            part if part.end <= wanted else _write(self.directory, part.first, table[: wanted - part.first])
+            for part, table in tables
+        ]
         self._parts = kept
         keep = {part.path.name for part in kept}
         for path in list(self.directory.iterdir()):  # also what a crash left half written
@@ -207,7 +209,7 @@ def _write(directory: Path, first: int, table: pa.Table) -> Part:
     end = first + table.num_rows
     path = directory / f"part-{first:010d}-{end:010d}.parquet"
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     write_atomically(path, sink.getvalue().to_pybytes())
     return Part(first, end, path)
 
@@ -218,9 +220,12 @@ def _read(part: Part) -> pa.Table:
 
 def _parse(part: Part, content: bytes) -> pa.Table:
     try:
-        return pq.read_table(pa.BufferReader(content))
+        table = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:  # OSError: what pyarrow raises for a broken footer
         raise UserError(f"{part.path} is damaged: {error}") from error
+    if table.num_rows != part.end - part.first or not set(CORE_SCHEMA.names) <= set(table.column_names):
+        raise UserError(f"{part.path} is damaged: it does not hold the rows that its name tells")
+    return table
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:

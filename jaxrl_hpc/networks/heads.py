@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import flax.linen as nn
 
+from jaxrl_hpc.networks.dense import Dense
 from jaxrl_hpc.networks.recurrent import LSTM, Carry
 from jaxrl_hpc.networks.torso import MLP
 from jaxrl_hpc.types import Array
@@ -29,8 +30,8 @@ class QNetwork(nn.Module):
         advantage, value = self.readout(self.num_actions)(hidden[0]), self.readout(1)(hidden[1])
         return value + advantage - advantage.mean(axis=-1, keepdims=True)
 
-    def readout(self, outputs: int) -> nn.Dense:
-        return nn.Dense(outputs, kernel_init=nn.initializers.orthogonal(1.0))
+    def readout(self, outputs: int) -> Dense:
+        return Dense(outputs, kernel_init=nn.initializers.orthogonal(1.0))
 
 
 class RecurrentQNetwork(nn.Module):

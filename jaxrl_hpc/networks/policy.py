@@ -1,11 +1,12 @@
 """Policies: actor-critic networks (a policy head and a value head on one torso or on two, with an optional
-LSTM between torso and heads) and deterministic actors."""
+LSTM between torso and heads), deterministic actors and Gaussian ones."""
 
 from __future__ import annotations
 
 import flax.linen as nn
 import jax.numpy as jnp
 
+from jaxrl_hpc.networks.dense import Dense
 from jaxrl_hpc.networks.recurrent import LSTM
 from jaxrl_hpc.types import Array, PyTree
 
@@ -81,4 +82,16 @@ class DeterministicActor(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:  # [N, …] -> [N, A]
         features = self.torso(x)
-        return jnp.tanh(nn.Dense(self.action_size, kernel_init=nn.initializers.orthogonal(0.01))(features))
+        return jnp.tanh(Dense(self.action_size, kernel_init=nn.initializers.orthogonal(0.01))(features))
+
+
+class GaussianActor(nn.Module):
+    """Means and logarithms of standard deviations, both functions of the state."""
+
+    torso: nn.Module
+    action_size: int
+    log_std: float  # at the start
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:  # [N, …] -> [N, 2 A]
+        return PolicyHead(2 * self.action_size, True, True, self.log_std)(self.torso(x))

@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl_hpc.networks.dense import Dense
 from jaxrl_hpc.types import Array
 
 
@@ -54,7 +55,7 @@ class LSTM(nn.Module):
           Carry with leaves [T, B, H].
         """
         chex.assert_rank([inputs, starts], [3, 2])
-        from_input = nn.Dense(4 * self.width, kernel_init=nn.initializers.lecun_normal())(inputs)
+        from_input = Dense(4 * self.width, kernel_init=nn.initializers.lecun_normal())(inputs)
         kernel = self.param("recurrent", nn.initializers.orthogonal(), (self.width, 4 * self.width))
 
         def step(carry: Carry, item: tuple[Array, Array, Carry | None]) -> tuple[Carry, Carry]:

@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from pydantic import Field, model_validator
 
+from jaxrl_hpc.networks.dense import Dense
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, EnvSpec
 
@@ -51,16 +52,19 @@ class NetworkConfig(Schema):
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by the activation."""
+    """Dense layers, each followed by the activation. Dropout is at work where a key `dropout` is given."""
 
     hidden: Sequence[int]
     activation: str = "relu"
     layer_norm: bool = False
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for width in self.hidden:
-            x = nn.Dense(width, kernel_init=nn.initializers.orthogonal(2**0.5))(x)
+            x = Dense(width, kernel_init=nn.initializers.orthogonal(2**0.5))(x)
+            if self.dropout:
+                x = nn.Dropout(self.dropout, deterministic=not self.has_rng("dropout"))(x)
             if self.layer_norm:
                 x = nn.LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
@@ -84,7 +88,7 @@ class Convolution(nn.Module):
         patches = jnp.concatenate(
             [x[..., i : i + height : s, j : j + width : s, :] for i in range(k) for j in range(k)], axis=-1
         )
-        return nn.Dense(self.filters, kernel_init=nn.initializers.orthogonal(2**0.5))(patches)
+        return Dense(self.filters, kernel_init=nn.initializers.orthogonal(2**0.5))(patches)
 
 
 def as_blocks(x: Array, side: int) -> Array:

@@ -12,6 +12,7 @@ import chex
 import flax.linen as nn
 import jax.numpy as jnp
 
+from jaxrl_hpc.networks.dense import Dense
 from jaxrl_hpc.networks.torso import MLP
 from jaxrl_hpc.types import Array
 
@@ -37,6 +38,6 @@ class WorldModel(nn.Module):
         chex.assert_rank([state, action], 2)
         x = jnp.concatenate([state, action], axis=-1)
         outputs = jnp.stack(
-            [nn.Dense(self.state_size + 2)(MLP(self.hidden, self.activation)(x)) for _ in range(self.members)]
+            [Dense(self.state_size + 2)(MLP(self.hidden, self.activation)(x)) for _ in range(self.members)]
         )
         return Prediction(outputs[..., :-2], outputs[..., -2], outputs[..., -1])

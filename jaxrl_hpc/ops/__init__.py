@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxrl_hpc.ops.advantages import gae as gae
     from jaxrl_hpc.ops.advantages import vtrace as vtrace
+    from jaxrl_hpc.ops.comparison import performance_profile as performance_profile
+    from jaxrl_hpc.ops.comparison import probability_of_improvement as probability_of_improvement
     from jaxrl_hpc.ops.distributions import categorical as categorical
     from jaxrl_hpc.ops.distributions import gaussian as gaussian
     from jaxrl_hpc.ops.exploration import epsilon_greedy as epsilon_greedy
@@ -33,6 +35,7 @@ _MODULES = {
     "losses": ("huber", "select_action"),
     "noise": ("ornstein_uhlenbeck",),
     "returns": ("fold_window", "sequence_returns"),
+    "comparison": ("performance_profile", "probability_of_improvement"),
     "statistics": ("bootstrap_interval", "interquartile_mean", "score"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

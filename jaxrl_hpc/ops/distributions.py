@@ -63,6 +63,21 @@ def categorical(num_actions: int) -> Distribution:
     return Distribution(num_actions, sample, mode, log_prob, entropy, lambda raw: raw)
 
 
+def log_tanh_slope(raw: Array) -> Array:
+    """log (1 - tanh(x)^2), summed over the last axis."""
+    return (2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))).sum(axis=-1)
+
+
+def squashed_draw(outputs: Array, normal: Array) -> tuple[Array, Array]:
+    """Actions in [-1, 1] from standard normal numbers [..., A], and their log-probabilities [...]; gradients
+    of both flow to the outputs [..., 2 A], means and logarithms of standard deviations."""
+    mean, log_std = jnp.split(outputs, 2, axis=-1)
+    log_std = jnp.clip(log_std, *LOG_STD_RANGE)
+    raw = mean + jnp.exp(log_std) * normal
+    density = (-0.5 * normal**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(axis=-1)
+    return jnp.tanh(raw), density - log_tanh_slope(raw)
+
+
 def gaussian(low: np.ndarray, high: np.ndarray, squash: bool) -> Distribution:
     """Outputs are means and logarithms of standard deviations, raw is [..., *action_shape].
 
@@ -87,7 +102,7 @@ def gaussian(low: np.ndarray, high: np.ndarray, squash: bool) -> Distribution:
         """log |d action / d raw|, summed over the action's parts."""
         if not squash:
             return jnp.full(flat.shape[:-1], log_scale)
-        return (2.0 * (math.log(2.0) - flat - jax.nn.softplus(-2.0 * flat))).sum(axis=-1) + log_scale
+        return log_tanh_slope(flat) + log_scale
 
     def sample(outputs: Array, key: Array) -> Array:
         mean, log_std = split(outputs)

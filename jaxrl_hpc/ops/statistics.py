@@ -1,17 +1,19 @@
 """Statistics over runs (NumPy, on the host): scores, interquartile mean, bootstrap intervals, mean curves.
 
-A run's own figure is its mean over episodes. Over `FEW` runs or more the score is their interquartile mean
-with a bootstrap interval; over fewer it is their mean with their range, since a quarter of them is no run and
-resamples of so few say nothing.
+A run's own figure is its mean over episodes. Of `FEW` runs or more the score is their interquartile mean
+(IQM) with a 95 % interval. Of fewer it is their mean with their range: no interval of so few runs holds
+what it promises.
 
-The interquartile mean (IQM) drops the lowest and the highest quarter of the runs and averages the
-rest: as robust as the median, with a smaller error. Intervals are percentile bootstraps over runs,
-drawn within each stratum (task) when several are pooled.
-Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, 2021.
+The IQM drops the lowest and the highest quarter of the runs and averages the rest: as robust as the median,
+with a smaller error (Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice,
+2021). Intervals are expanded percentile bootstraps (Hesterberg, What Teachers Should Know About the
+Bootstrap, 2015), drawn within each stratum (environment) when several are pooled. A plain percentile
+bootstrap of few runs is too narrow; docs/results/intervals.md has the measured coverage of both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -52,12 +54,13 @@ def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     return middle
 
 
-def score(values: np.ndarray) -> Score:
-    """The score of runs [R, …]."""
+def score(values: np.ndarray, strata: np.ndarray | None = None) -> Score:
+    """The score of runs [R, …]; `strata` [R] labels pooled environments, none of which may be few."""
     values = np.asarray(values, np.float64)
-    if len(values) < FEW:
+    smallest = len(values) if strata is None else int(np.unique(strata, return_counts=True)[1].min())
+    if smallest < FEW:
         return Score(values.mean(0), values.min(0), values.max(0))
-    return Score(interquartile_mean(values), *bootstrap_interval(values))
+    return Score(interquartile_mean(values), *bootstrap_interval(values, strata=strata))
 
 
 def score_text(runs: int, what: str = "seed") -> str:
@@ -74,32 +77,73 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
     strata: np.ndarray | None = None,
+    expanded: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile bootstrap over runs: values [R, …] -> (low […], high […]).
+    """Bootstrap over runs: values [R, …] -> (low […], high […]).
 
-    Runs are drawn as a whole, so the points of a curve stay together. `strata` [R] labels groups
-    that keep their sizes. `statistic(values, axis)` reduces the axis of runs. The fixed seed makes the
-    interval a function of the values.
+    Args:
+      values: runs first. They are drawn as a whole, so the points of a curve stay together.
+      statistic: `statistic(values, axis)` reduces the axis of runs.
+      confidence: share of intervals that should hold the truth.
+      resamples: how many.
+      seed: fixed, so that the interval is a function of the values.
+      strata: [R] labels of groups that keep their sizes.
+      expanded: widen the percentiles for few runs; False gives the plain percentile bootstrap.
     """
     values = np.asarray(values, np.float64)
     if values.ndim == 0 or values.shape[0] == 0:
         raise ValueError("a bootstrap needs at least one run")
-    index = _resampled_runs(values.shape[0], resamples, seed, strata)  # [S, R]
+    labels = np.zeros(len(values), np.int64) if strata is None else np.asarray(strata)
+    index = _resampled_runs(labels, len(values), resamples, seed)  # [S, R]
     flat = values.reshape(values.shape[0], -1)  # [R, P]
     columns = max(1, _CHUNK // index.size)
     draws = [
         statistic(flat[:, first : first + columns][index], axis=1)  # [S, R, columns] -> [S, columns]
         for first in range(0, flat.shape[1], columns)
     ]
-    tail = 100 * (1 - confidence) / 2
-    low, high = np.percentile(np.concatenate(draws, axis=1), [tail, 100 - tail], axis=0)
+    tail = expanded_tail(labels, confidence) if expanded else (1 - confidence) / 2
+    low, high = np.percentile(np.concatenate(draws, axis=1), [100 * tail, 100 * (1 - tail)], axis=0)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 
-def _resampled_runs(runs: int, resamples: int, seed: int, strata: np.ndarray | None) -> np.ndarray:
+def expanded_tail(labels: np.ndarray, confidence: float = 0.95) -> float:
+    """The percentile at which an interval ends, further out than (1 - confidence) / 2 for few runs.
+
+    Resamples vary less than new runs by n - 1 to n, and a variance that is itself an estimate asks for a
+    t instead of a normal quantile. With strata the smallest gives n; each takes one degree of freedom.
+    """
+    _, sizes = np.unique(labels, return_counts=True)
+    smallest, degrees = int(sizes.min()), int(sizes.sum()) - len(sizes)
+    if smallest < 2:
+        return (1 - confidence) / 2
+    reach = math.sqrt(smallest / (smallest - 1)) * t_quantile(degrees, confidence)
+    return 0.5 * math.erfc(reach / math.sqrt(2))
+
+
+def t_quantile(degrees: int, confidence: float = 0.95) -> float:
+    """How many standard errors a two-sided t interval reaches: 4.303 for two degrees of freedom."""
+    low, high = 0.0, 1e6
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_inside(middle, degrees) < confidence else (low, middle)
+    return (low + high) / 2
+
+
+def _t_inside(bound: float, degrees: int) -> float:
+    """P(|t| < bound) for whole degrees of freedom: a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan2(bound, math.sqrt(degrees))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    odd = degrees % 2
+    term, total = cosine if odd else 1.0, 0.0
+    for k in range(1, degrees // 2 + 1):
+        total += term
+        term *= cosine**2 * ((2 * k) / (2 * k + 1) if odd else (2 * k - 1) / (2 * k))
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def _resampled_runs(labels: np.ndarray, runs: int, resamples: int, seed: int) -> np.ndarray:
     """Numbers of the drawn runs, [resamples, runs]."""
     generator = np.random.default_rng(seed)
-    labels = np.zeros(runs) if strata is None else np.asarray(strata)
     if labels.shape != (runs,):
         raise ValueError(f"strata must have one label for each of {runs} runs, got shape {labels.shape}")
     index = np.empty((resamples, runs), np.int64)

@@ -8,9 +8,9 @@ curve = run.curve("eval", "eval_return", "env_steps")     # score and interval o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,15 @@ from jaxrl_hpc.ops.statistics import Curve, aggregate_curves
 from jaxrl_hpc.runs.directory import RunDirectory
 
 
+class SeedCurve(NamedTuple):
+    """A metric of one seed along the run."""
+
+    seed: int
+    steps: np.ndarray  # [K], increasing
+    minutes: np.ndarray  # [K]
+    values: np.ndarray  # [K]
+
+
 @dataclass(frozen=True)
 class RunData:
     """Everything that is on disk about a run but its checkpoints."""
@@ -31,6 +40,7 @@ class RunData:
     config: dict[str, Any]
     summary: dict[str, Any]  # empty while the run has not finished
     table: pa.Table
+    base: tuple[str, dict[str, Any]] | None = None  # the config it was made from, name and flat settings
 
     @property
     def env(self) -> str:
@@ -62,24 +72,58 @@ class RunData:
             and rows[field.name].null_count < rows.num_rows
         ]
 
-    def per_seed(self, kind: str, column: str, axis: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(axis, values) of every seed that has any, points without a finite value left out."""
+    def seed_curves(self, kind: str, column: str, final: bool = True) -> list[SeedCurve]:
+        """A metric of every seed that has any, points without a finite value left out.
+
+        With `final` the evaluation after the last update, which summary.json holds, is the last point of
+        evaluations: headline and curve then agree.
+        """
         rows = self.table.filter(pc.equal(self.table["kind"], kind))
         if column not in rows.column_names:
             return []
-        seed, x, y = (_numbers(rows[name]) for name in ("seed", axis, column))
+        names = ("seed", "env_steps", "wall_seconds", column)
+        seed, steps, wall, values = (_numbers(rows[name]) for name in names)
         curves = []
         for which in self.seeds:
-            good = (seed == which) & np.isfinite(y)
+            good = (seed == which) & np.isfinite(values)
             if good.any():
-                order = np.argsort(x[good], kind="stable")
-                curves.append((x[good][order], y[good][order]))
+                order = np.argsort(steps[good], kind="stable")
+                found = SeedCurve(which, *(part[good][order] for part in (steps, wall / 60, values)))
+                curves.append(self._with_final(found, column) if final and kind == "eval" else found)
         return curves
 
+    def _with_final(self, curve: SeedCurve, column: str) -> SeedCurve:
+        value = self.summary.get(f"{column}_per_seed", {}).get(str(curve.seed))
+        end = self.summary.get("env_steps")
+        if value is None or not isinstance(end, int | float) or not np.isfinite(value):
+            return curve
+        before = curve.steps < end
+        minutes = max(float(self.summary.get("wall_seconds") or 0) / 60, *curve.minutes, 0.0)
+        points = zip(curve[1:], (end, minutes, value), strict=True)
+        return SeedCurve(curve.seed, *(np.append(part[before], last) for part, last in points))
+
+    def per_seed(
+        self, kind: str, column: str, axis: str, final: bool = False
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(axis, values) of every seed; `final` as in seed_curves."""
+        curves = self.seed_curves(kind, column, final)
+        return [(one.minutes * 60 if axis == "wall_seconds" else one.steps, one.values) for one in curves]
+
     def curve(self, kind: str, column: str, axis: str = "env_steps") -> Curve | None:
-        """Scores over seeds (ops/statistics.py); None if nothing was logged."""
-        seeds = self.per_seed(kind, column, axis)
+        """Scores over seeds (ops/statistics.py), with the final evaluation; None if nothing was logged."""
+        seeds = self.per_seed(kind, column, axis, final=True)
         return aggregate_curves([x for x, _ in seeds], [y for _, y in seeds]) if seeds else None
+
+    def clock(self) -> np.ndarray:
+        """[K, 2]: environment steps of one seed and wall seconds at log points, the mean over seeds."""
+        rows = self.table.filter(pc.equal(self.table["kind"], "train"))
+        steps, wall = (_numbers(rows[name]) for name in ("env_steps", "wall_seconds"))
+        known, where = np.unique(steps[wall > 0], return_inverse=True)
+        return np.stack([known, np.bincount(where, wall[wall > 0]) / np.bincount(where)], 1)
+
+    def final_values(self, column: str = "eval_return") -> np.ndarray:
+        """Of each seed: the final evaluation, or while the run goes on its last point so far."""
+        return np.array([one.values[-1] for one in self.seed_curves("eval", column)])
 
 
 def load_run(path: str | Path) -> RunData:
@@ -102,10 +146,7 @@ def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
     while len({path.parts[-depth:] for path in resolved}) < len(runs):
         depth += 1
     names = ["/".join(path.parts[-depth:]) for path in resolved]
-    return [
-        RunData(name, run.path, run.config, run.summary, run.table)
-        for name, run in zip(names, runs, strict=True)
-    ]
+    return [replace(run, name=name) for name, run in zip(names, runs, strict=True)]
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:

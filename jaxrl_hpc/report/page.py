@@ -2,36 +2,43 @@
 
     write_report(["runs/a", "runs/b"], "comparison.html")
 
-The page holds its data, its script and Plotly itself; a content security policy keeps it from
-fetching anything. What it shows is the list of sections in `sections.py`, and `asynchrony.py`.
+The page holds its data and the script that draws it as SVG (templates/charts.js.j2); a content security
+policy keeps it from fetching anything. What it shows is the list of sections in `sections.py`.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 import jaxrl_hpc
 from jaxrl_hpc.checkpoint.blocks import write_atomically
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.report.asynchrony import asynchrony
+from jaxrl_hpc.report.charts import Places
 from jaxrl_hpc.report.data import RunData, load_runs
 from jaxrl_hpc.report.plots import heading
-from jaxrl_hpc.report.sections import SECTIONS, Colors, Section
-from jaxrl_hpc.report.style import color
+from jaxrl_hpc.report.sections import Section, sections_of
+from jaxrl_hpc.report.style import DARK_PALETTE, PALETTE, color_index
 
 
-def write_report(run_dirs: Sequence[str | Path], output: str | Path) -> Path:
-    """Make the page; UserError if a directory is not a run with metrics."""
+def write_report(
+    run_dirs: Sequence[str | Path],
+    output: str | Path,
+    reload_seconds: int = 0,
+    base_of: Callable[[RunData], tuple[str, dict[str, Any]] | None] = lambda run: None,
+) -> Path:
+    """Make the page; UserError if a directory is no run with metrics. `base_of` finds a run's config file."""
     if not run_dirs:
         raise UserError("a report needs at least one run directory")
-    return write_page(render(load_runs(run_dirs)), output)
+    runs = [replace(run, base=base_of(run)) for run in load_runs(run_dirs)]
+    return write_page(render(runs, reload_seconds), output)
 
 
 def write_page(page: str, output: str | Path) -> Path:
@@ -44,26 +51,47 @@ def write_page(page: str, output: str | Path) -> Path:
     return path
 
 
-def render(runs: Sequence[RunData]) -> str:
-    colors = {run.name: color(index) for index, run in enumerate(runs)}
-    makers = (*SECTIONS[:-1], asynchrony, SECTIONS[-1])  # before the many charts of everything else
-    sections = [section for make in makers if (section := make(runs, colors)) is not None]
+def render(runs: Sequence[RunData], reload_seconds: int = 0) -> str:
+    places = dict(zip([run.name for run in runs], _places(runs), strict=True))
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
-    return render_page(title, heading(runs), colors, sections)
+    return render_page(title, heading(runs), places, sections_of(runs, places), reload_seconds)
 
 
-def render_page(title: str, subtitle: str, colors: Colors, sections: Sequence[Section]) -> str:
-    """`colors` are those of the runs that the reader can show and hide."""
-    environment = Environment(loader=PackageLoader("jaxrl_hpc.report"), autoescape=True, trim_blocks=True)
-    return environment.get_template("report.html.j2").render(
+def _places(runs: Sequence[RunData]) -> list[int]:
+    """Runs of several agents have their agents' colours; those of one agent have one after the other."""
+    agents = [run.agent for run in runs]
+    return (
+        color_index(agents)
+        if len(set(agents)) == len(agents)
+        else [i % len(PALETTE) for i in range(len(runs))]
+    )
+
+
+def render_page(
+    title: str, subtitle: str, places: Places, sections: Sequence[Section], reload_seconds: int = 0
+) -> str:
+    """`places` are those of the runs that the reader can show and hide; a running job's page reloads."""
+    return fill(
+        "report.html.j2",
         title=title,
         subtitle=subtitle,
-        runs=[{"name": name, "color": shade} for name, shade in colors.items()],
+        runs=[{"name": name, "color": place} for name, place in places.items()],
         sections=sections,
+        curves=any(chart.kind == "lines" for section in sections for chart in section.charts),
         charts_json=_charts_json(sections),
-        plotly_js=Markup(get_plotlyjs()),
-        made=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        reload_seconds=reload_seconds,
+    )
+
+
+def fill(template: str, **values: Any) -> str:
+    """A template of the package, with what every page has."""
+    environment = Environment(loader=PackageLoader("jaxrl_hpc.report"), autoescape=True, trim_blocks=True)
+    now = datetime.datetime.now().astimezone()
+    return environment.get_template(template).render(
+        palette=list(enumerate(zip(PALETTE, DARK_PALETTE, strict=True))),
+        made=now.strftime("%Y-%m-%d %H:%M %Z"),
         version=jaxrl_hpc.__version__,
+        **values,
     )
 
 

@@ -1,28 +1,31 @@
-"""Sections of a report. Each is a small function (runs, colors) -> Section or None if it has nothing.
+"""Sections of a report. Each is a small function (runs, places) -> Section or None if it has nothing.
 
-A new one is a function and a line in SECTIONS.
+A new one is a function and a line in `sections_of`.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Callable, Sequence
+import re
+import shlex
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
 from jaxrl_hpc.metrics.parquet import CLOCK_COLUMNS, CLOCK_PREFIX
 from jaxrl_hpc.metrics.units import count, duration
-from jaxrl_hpc.report.charts import Chart, bar_chart, curve_chart, rate_chart
+from jaxrl_hpc.ops.statistics import FEW, score
+from jaxrl_hpc.report.charts import Chart, Places, StripRow, bar_chart, curve_chart, rate_chart, strip_chart
+from jaxrl_hpc.report.charts import number as plain_number
 from jaxrl_hpc.report.data import RunData
-from jaxrl_hpc.report.style import color, title
+from jaxrl_hpc.report.style import PALETTE, title, words
 from jaxrl_hpc.schema import flatten
 
-Colors = dict[str, str]  # by run name
+Maker = Callable[[Sequence[RunData], Places], "Section | None"]
+SHOWN_ELSEWHERE = {"eval_return", "episode_return", "lag_mean", "lag_max", "dropped_unrolls", "rho_clipped"}
 
 
 @dataclass
@@ -33,24 +36,36 @@ class Section:
     charts: list[Chart] = field(default_factory=list)
     note: str = ""
     layout: str = ""  # of several charts: "pair" or "small" ones side by side
+    folded: bool = False  # shown when the reader opens it
 
 
-def headline(runs: Sequence[RunData], colors: Colors) -> Section | None:
+def sections_of(runs: Sequence[RunData], places: Places) -> list[Section]:
+    """What a page shows, from the result to the details."""
+    from jaxrl_hpc.report.asynchrony import asynchrony
+    from jaxrl_hpc.report.comparison import comparison
+    from jaxrl_hpc.report.live import live
+    from jaxrl_hpc.report.pictures import pictures
+
+    makers: tuple[Maker, ...] = (
+        live, headline, learning, pictures, final_scores, comparison, final_table, other_metrics, asynchrony,
+        throughput, configuration,
+    )  # fmt: skip
+    return [section for make in makers if (section := make(runs, places)) is not None]
+
+
+def headline(runs: Sequence[RunData], places: Places) -> Section | None:
     """The figures of a single run that people look for first."""
     if len(runs) > 1 or not runs[0].summary:
         return None
     s = runs[0].summary
+    seeds = s.get("seeds")
     tiles = [
         (
-            "Return",
+            "Final return",
             number(s.get("eval_return_score")),
             f"{interval(s.get('eval_return_interval'))} ({s.get('eval_spread') or '–'})",
         ),
-        (
-            "Environment steps",
-            short(s.get("env_steps")),
-            f"per seed, {s.get('seeds')} seed{'s'[: s.get('seeds') != 1]}",
-        ),
+        ("Environment steps", short(s.get("env_steps")), f"per seed, {seeds} seed{'s'[: seeds != 1]}"),
         ("Steps per second", short(s.get("env_steps_per_second")), "all seeds"),
         ("Updates per second", short(s.get("updates_per_second")), "all seeds"),
         ("Wall time", seconds(s.get("wall_seconds")), f"{seconds(s.get('compile_seconds'))} compiling"),
@@ -67,46 +82,85 @@ def tile_row(tiles: Sequence[tuple[str, str, str]]) -> Markup:
     return Markup('<div class="tiles">{}</div>').format(html)
 
 
-def learning(runs: Sequence[RunData], colors: Colors) -> Section | None:
+def learning(runs: Sequence[RunData], places: Places) -> Section | None:
     """Returns: one chart per environment."""
     charts = []
     environments = list(dict.fromkeys(run.env for run in runs))
     for number_, env in enumerate(environments):
         group = [run for run in runs if run.env == env]
         for kind, column in (("eval", "eval_return"), ("train", "episode_return")):
-            chart = curve_chart(f"{column}-{number_}", group, colors, kind, column, seeds=True)
+            chart = curve_chart(f"{column}-{number_}", group, places, kind, column, seeds=True)
             if chart:
                 chart.title += f", {env}" if len(environments) > 1 else ""
                 charts.append(chart)
-    note = "Thin lines are single seeds." if any(len(run.seeds) > 1 for run in runs) else ""
-    return Section("learning", "Learning curves", charts=charts, note=note, layout="pair") if charts else None
+    note = f"{curve_note(runs)} The last point of an evaluation curve is the final evaluation."
+    finished = any(run.summary for run in runs)
+    return (
+        Section(
+            "learning", "Learning curves", charts=charts, note=note if finished else curve_note(runs),
+            layout="pair",
+        )
+        if charts
+        else None
+    )  # fmt: skip
 
 
-def other_metrics(runs: Sequence[RunData], colors: Colors) -> Section | None:
+def curve_note(runs: Sequence[RunData]) -> str:
+    """What lines and bands are, for the numbers of seeds that are there."""
+    counts = {len(run.seeds) for run in runs}
+    texts = []
+    if any(n >= FEW for n in counts):
+        texts.append("Thick line: interquartile mean (IQM) over seeds; band: its 95 % interval.")
+    if any(1 < n < FEW for n in counts):
+        texts.append(f"With fewer than {FEW} seeds the line is their mean and the band their range.")
+    return " ".join([*texts, "Thin lines: single seeds."] if texts else ["One seed."])
+
+
+def final_scores(runs: Sequence[RunData], places: Places) -> Section | None:
+    """The final evaluation of every seed as a point: one chart per environment."""
+    charts = []
+    several = len({run.env for run in runs}) > 1
+    for position, env in enumerate(dict.fromkeys(run.env for run in runs)):
+        rows = []
+        for run in runs:
+            values = run.final_values() if run.env == env and run.summary else np.zeros(0)
+            if len(values) > 1:
+                rows.append(StripRow(run.name, places[run.name], list(values), *map(float, score(values))))
+        if rows:
+            heading = f"Final evaluation of every seed{f', {env}' if several else ''}"
+            charts.append(strip_chart(f"final-{position}", heading, title("eval_return"), rows))
+    if not charts:
+        return None
+    note = (
+        f"Points: seeds. Bar and tick: 95 % interval and IQM; of fewer than {FEW} seeds their range and mean."
+    )
+    return Section("scores", "Final evaluation", charts=charts, note=note, layout="pair")
+
+
+def other_metrics(runs: Sequence[RunData], places: Places) -> Section | None:
     """Everything else that was logged, small."""
-    shown = {"eval_return", "episode_return", "lag_mean", "lag_max", "dropped_unrolls", *CLOCK_COLUMNS}
     charts: list[Chart] = []
     for kind in ("eval", "train"):
         for column in dict.fromkeys(name for run in runs for name in run.columns(kind)):
-            if column in shown or column.startswith((CLOCK_PREFIX, "lag/")):
+            if column in {*SHOWN_ELSEWHERE, *CLOCK_COLUMNS} or column.startswith((CLOCK_PREFIX, "lag/")):
                 continue
-            chart = curve_chart(f"metric-{len(charts)}", runs, colors, kind, column)
+            chart = curve_chart(f"metric-{len(charts)}", runs, places, kind, column)
             if chart:
-                chart.title = f"{title(column)} ({'evaluation' if kind == 'eval' else 'training'})"
+                if kind == "train" and column.startswith("eval_"):
+                    chart.title += " (training)"
                 charts.append(chart)
-    return Section("metrics", "Other metrics", charts=charts, layout="small") if charts else None
+    return Section("metrics", "Agent and environment", charts=charts, layout="small") if charts else None
 
 
-def throughput(runs: Sequence[RunData], colors: Colors) -> Section | None:
+def throughput(runs: Sequence[RunData], places: Places) -> Section | None:
     """Rates of finished runs, and where the time went if the run was profiled."""
     done = [run for run in runs if run.summary]
     charts = []
     if len(done) > 1:
-        names, shades = [run.name for run in done], [colors[run.name] for run in done]
         for key in ("env_steps_per_second", "updates_per_second"):
-            values = [float(run.summary.get(key) or 0) for run in done]
-            charts.append(bar_chart(f"throughput-{key}", title(key), names, shades, values, "%{x:.3s}/s"))
-    charts += [chart for chart in (rate_chart("rate", runs, colors), time_split(runs)) if chart]
+            bars = [(run.name, places[run.name], float(run.summary.get(key) or 0)) for run in done]
+            charts.append(bar_chart(f"throughput-{key}", title(key), "per second, all seeds", bars))
+    charts += [chart for chart in (rate_chart("rate", runs, places), time_split(runs)) if chart]
     return Section("throughput", "Throughput", charts=charts, layout="small") if charts else None
 
 
@@ -117,51 +171,43 @@ def time_split(runs: Sequence[RunData]) -> Chart | None:
     )
     if not phases:
         return None
-    figure = go.Figure()
-    for index, phase in enumerate(phases):
-        totals = [
-            sum(float(np.sum(y)) / len(run.seeds) for _, y in run.per_seed("train", phase, "env_steps"))
-            for run in runs
-        ]
-        figure.add_bar(
-            x=totals, y=[run.name for run in runs], orientation="h", marker_color=color(index),
-            name=phase.removeprefix(CLOCK_PREFIX), hovertemplate="%{x:.3s}s",
-        )  # fmt: skip
-    figure.update_layout(template="none", barmode="stack", showlegend=True, bargap=0.45)
-    figure.update_xaxes(title_text="seconds")
-    figure.update_yaxes(autorange="reversed")
-    return Chart("time-split", "Time by phase", figure)
-
-
-def pictures(runs: Sequence[RunData], colors: Colors) -> Section | None:
-    """PNGs that a run left in plots/, but for the learning curve, which is here to be explored."""
-    html = Markup("")
+    rows = []
     for run in runs:
-        for path in sorted((run.path / "plots").glob("*.png")):
-            if path.stem != "learning_curve":
-                data = base64.b64encode(path.read_bytes()).decode()
-                label = f"{title(path.stem)}, {run.name}" if len(runs) > 1 else title(path.stem)
-                html += Markup(
-                    '<figure class="card picture"><figcaption>{0}</figcaption>'
-                    '<img alt="{0}" src="data:image/png;base64,{1}"></figure>'
-                ).format(label, data)
-    return Section("pictures", "Pictures", html) if html else None
+        parts = []
+        for index, phase in enumerate(phases):
+            spent = [float(np.sum(y)) for _, y in run.per_seed("train", phase, "env_steps")]
+            name = words(phase.removeprefix(CLOCK_PREFIX))
+            total = plain_number(sum(spent) / len(run.seeds))
+            parts.append({"color": index % len(PALETTE), "name": name, "value": total})
+        rows.append({"run": run.name, "label": run.name, "parts": parts})
+    return Chart("time-split", "Time by phase", "bars", {"x": "Seconds", "legend": True, "rows": rows})
 
 
-def final_table(runs: Sequence[RunData], colors: Colors) -> Section | None:
+def final_table(runs: Sequence[RunData], places: Places) -> Section | None:
     """What summary.json says, a line per run, best return first within an environment."""
-    columns = ["Run", "Environment", "Agent", "Workflow", "Seeds", "Return [interval]", "Steps"]
+    if len(runs) == 1 and not runs[0].summary:
+        return None
+    columns = [
+        "Run",
+        "Environment",
+        "Agent",
+        "Workflow",
+        "Seeds",
+        "Final return",
+        "Interval or range",
+        "Steps",
+    ]
     columns += ["Updates", "Steps/s", "Updates/s", "Wall time", "Compiling", "Parameters", "Version"]
     text_columns = {"Run", "Environment", "Agent", "Workflow", "Parameters", "Version"}
     head = Markup("").join(
-        Markup("<th{}>{}</th>").format("" if c in text_columns else Markup(' class="number"'), c)
+        Markup('<th scope="col"{}>{}</th>').format("" if c in text_columns else Markup(' class="number"'), c)
         for c in columns
     )
     body = Markup("")
     for run in sorted(runs, key=lambda run: (run.env, -(run.summary.get("eval_return_score") or -math.inf))):
         s = run.summary
-        cells = [run.env, run.agent, run.setting("workflow", "name"), len(run.seeds)]
-        cells += [f"{number(s.get('eval_return_score'))} [{interval(s.get('eval_return_interval'))}]"]
+        cells = [run.env, words(run.agent), words(str(run.setting("workflow", "name"))), len(run.seeds)]
+        cells += [number(s.get("eval_return_score")), interval(s.get("eval_return_interval"))]
         cells += [
             short(s.get(k)) for k in ("env_steps", "updates", "env_steps_per_second", "updates_per_second")
         ]
@@ -173,73 +219,120 @@ def final_table(runs: Sequence[RunData], colors: Colors) -> Section | None:
             Markup("<td{}>{}</td>").format("" if c in text_columns else Markup(' class="number"'), cell)
             for c, cell in zip(columns[1:], cells, strict=True)
         )
-        name = Markup('<td class="swatch" style="--run: {}">{}</td>').format(colors[run.name], run.name)
-        body += Markup("<tr>{}{}</tr>").format(name, line)
-    return Section("final", "Final table", _table(head, body))
+        body += Markup("<tr>{}{}</tr>").format(swatch(run.name, places[run.name]), line)
+    note = f"Of {FEW} seeds or more the IQM and its 95 % interval, of fewer the mean and the range."
+    return Section("final", "Summary", table(head, body, "Summary of the runs"), note=note)
 
 
-def configuration(runs: Sequence[RunData], colors: Colors) -> Section | None:
-    """Every setting; of several runs those that differ first and marked."""
+def configuration(runs: Sequence[RunData], places: Places) -> Section | None:
+    """Every setting of one run, changed ones marked; of several runs only those in which they differ."""
     flat = [flatten(run.config) for run in runs]
     keys = list(dict.fromkeys(key for config in flat for key in config))
     if len(runs) == 1:
-        return Section("config", "Configuration", _table(Markup(""), _grouped(keys, flat), "config"))
+        return _one_configuration(runs[0], flat[0], keys)
     differing = [key for key in keys if len({repr(config.get(key)) for config in flat}) > 1]
-    equal = [key for key in keys if key not in differing]
-    head = Markup("<th></th>") + Markup("").join(Markup("<th>{}</th>").format(run.name) for run in runs)
-    html = _table(head, _rows(differing, flat, "differs"), "config")
-    if equal:
-        html += Markup("<details><summary>{} settings that all runs share</summary>{}</details>").format(
-            len(equal), _table(Markup(""), _grouped(equal, flat[:1]), "config")
+    head = Markup("<td></td>") + Markup("").join(
+        Markup('<th scope="col">{}</th>').format(run.name) for run in runs
+    )
+    html = table(head, _rows(differing, flat), "Settings in which the runs differ", "config")
+    note = f"Settings in which the runs differ; the other {len(keys) - len(differing)} are the same."
+    return Section("config", "Configuration", html if differing else Markup(""), note=note)
+
+
+def _one_configuration(run: RunData, flat: dict[str, Any], keys: Sequence[str]) -> Section:
+    base = run.base
+    html = Markup("")
+    if base is None:
+        changed, note = set[str](), "All settings of the run."
+    else:
+        name, usual = base
+        changed = {key for key in keys if key in usual and usual[key] != flat[key] and key != "run.name"}
+        note = (
+            f"Marked: what differs from the config {name}." if changed else f"The config {name}, unchanged."
         )
-    return Section("config", "Configuration", html, note="Settings in which the runs differ.")
-
-
-SECTIONS: tuple[Callable[[Sequence[RunData], Colors], Section | None], ...] = (
-    headline,
-    learning,
-    pictures,
-    final_table,
-    throughput,
-    configuration,
-    other_metrics,
-)
-
-
-def _rows(keys: Sequence[str], flat: Sequence[dict[str, Any]], css: str = "") -> Markup:
-    rows = Markup("")
-    for key in keys:
-        cells = Markup("").join(Markup("<td>{}</td>").format(_value(config.get(key, "–"))) for config in flat)
-        rows += Markup('<tr class="{}"><th>{}</th>{}</tr>').format(css, key, cells)
-    return rows
-
-
-def _grouped(keys: Sequence[str], flat: Sequence[dict[str, Any]]) -> Markup:
-    rows = Markup("")
+        html += command_html("The command", train_command(name, flat, sorted(changed)))
+    html += command_html(
+        "The same run again, with the same bits",
+        f"jaxrl-hpc train {run.path}/config.yaml --run-dir {run.path}_again",
+    )
+    body = Markup("")
     for group in dict.fromkeys(key.partition(".")[0] for key in keys):
         members = [key for key in keys if key.partition(".")[0] == group]
-        inner = [{key.partition(".")[2] or key: config.get(key) for key in members} for config in flat]
-        rows += Markup('<tr class="group"><th colspan="{}">{}</th></tr>').format(len(flat) + 1, group)
-        rows += _rows(list(inner[0]), inner)
-    return rows
-
-
-def _table(head: Markup, body: Markup, css: str = "") -> Markup:
-    top = Markup("<thead><tr>{}</tr></thead>").format(head) if head else Markup("")
-    return Markup('<div class="card scroll"><table class="{}">{}<tbody>{}</tbody></table></div>').format(
-        css, top, body
+        body += Markup('<tr class="group"><th scope="colgroup" colspan="2">{}</th></tr>').format(group)
+        body += _rows(members, [flat], changed, strip=f"{group}.")
+    return Section(
+        "config",
+        "Configuration",
+        html + table(Markup(""), body, "Configuration", "config"),
+        note=note,
+        folded=True,
     )
 
 
-def table_html(columns: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> Markup:
+def train_command(name: str, flat: dict[str, Any], changed: Sequence[str]) -> str:
+    overrides = [shlex.quote(f"{key}={_yaml(flat[key])}") for key in changed]
+    return " ".join(["jaxrl-hpc train", name, *overrides])
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return re.sub(r"\s", "", str(value)) if isinstance(value, list) else str(value)
+
+
+def command_html(label: str, command: str) -> Markup:
+    return Markup(
+        '<div class="command card"><span>{}</span><code>{}</code>'
+        '<button type="button" class="copy">Copy</button></div>'
+    ).format(label, command)
+
+
+def _rows(
+    keys: Sequence[str],
+    flat: Sequence[dict[str, Any]],
+    marked: Collection[str] = (),
+    strip: str = "",
+) -> Markup:
+    rows = Markup("")
+    for key in keys:
+        cells = Markup("").join(Markup("<td>{}</td>").format(_value(config.get(key, "–"))) for config in flat)
+        mark = Markup(' class="changed"') if key in marked else ""
+        note = Markup(' <span class="tag">changed</span>') if key in marked else ""
+        name = key.removeprefix(strip)
+        rows += Markup('<tr{}><th scope="row">{}{}</th>{}</tr>').format(mark, name, note, cells)
+    return rows
+
+
+def table(head: Markup, body: Markup, label: str, css: str = "") -> Markup:
+    """A table in a frame of its own that scrolls, with shadows where there is more."""
+    top = Markup("<thead><tr>{}</tr></thead>").format(head) if head else Markup("")
+    return Markup(
+        '<div class="card scroll" tabindex="0" role="region" aria-label="{}">'
+        '<table class="{}">{}<tbody>{}</tbody></table></div>'
+    ).format(label, css, top, body)
+
+
+def swatch(name: str, place: int | None) -> Markup:
+    """The first cell of a line: a dot of its run's colour and its name."""
+    style = Markup(' style="--run: var(--c{})"').format(place) if place is not None else ""
+    return Markup('<th scope="row" class="{}"{}>{}</th>').format(
+        "swatch" if place is not None else "", style, name
+    )
+
+
+def table_html(
+    columns: Sequence[str], lines: Sequence[tuple[int | None, Sequence[str]]], label: str = "Table"
+) -> Markup:
     """A plain table; each line begins with a dot of its colour."""
-    head = Markup("").join(Markup("<th>{}</th>").format(column) for column in columns)
+    head = Markup("").join(
+        Markup('<th scope="col">{}</th>').format(column) if column else Markup("<td></td>")
+        for column in columns
+    )
     body = Markup("")
-    for shade, cells in lines:
-        first = Markup('<td class="swatch" style="--run: {}">{}</td>').format(shade, cells[0])
+    for place, cells in lines:
         rest = Markup("").join(Markup("<td>{}</td>").format(cell) for cell in cells[1:])
-        body += Markup("<tr>{}{}</tr>").format(first, rest)
-    return _table(head, body)
+        body += Markup("<tr>{}{}</tr>").format(swatch(cells[0], place), rest)
+    return table(head, body, label)
 
 
 def _value(value: Any) -> Markup:
@@ -258,10 +351,10 @@ def seconds(value: Any) -> str:
     return "–" if value is None else duration(value)
 
 
-def interval(bounds: Any, label: str = "") -> str:
+def interval(bounds: Any) -> str:
     if not bounds or None in bounds:
         return "–"
-    return f"{label}{number(bounds[0])} – {number(bounds[1])}"
+    return f"{number(bounds[0])} to {number(bounds[1])}"
 
 
 def version(summary: dict[str, Any]) -> str:

@@ -1,40 +1,92 @@
-"""One look for plots, report and notebooks."""
+"""One look and one vocabulary for pages, plots, notebooks and studies: colours, names, units.
+
+Colours have a meaning where they can: an agent keeps its colour on every figure (`colors_of`). Names in
+configs and metrics become words (`words`, `title`), metrics with their unit.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 # told apart on white and on dark, also by colour-blind readers as far as eight colours allow
-PALETTE = ("#2f6fdf", "#e8710a", "#12a17b", "#b04fc7", "#d93a4a", "#1ba3c6", "#a3831a", "#7a6bd6")
+PALETTE = ("#2f6fdf", "#d9660a", "#0f8f6d", "#a845c0", "#d0303f", "#1690b2", "#8f7314", "#6a5acd")
+DARK_PALETTE = ("#74a5ff", "#ff9d4d", "#3fcf9f", "#d48ae6", "#ff7b86", "#5ccbe6", "#d3b34a", "#a99cf5")
+INK, MUTED, LINE, GRID = "#1b2130", "#5b6270", "#b8bec9", "#e7eaf0"
+REFERENCE = "#7b8494"  # lines that are not results: targets, other controllers
+
+# families of agents, in the order of the palette
+FAMILIES = ("dqn", "ppo", "a2c", "td3", "ddpg", "apex", "recurrent_dqn", "dyna_q")
 
 MATPLOTLIB: Any = {
     "figure.dpi": 150,
     "font.family": "DejaVu Sans",
     "font.size": 10,
+    "text.color": INK,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.labelcolor": "#444a55",
-    "axes.edgecolor": "#b8bec9",
+    "axes.edgecolor": LINE,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e7eaf0",
+    "grid.color": GRID,
     "grid.linewidth": 0.8,
-    "xtick.color": "#5b6270",
-    "ytick.color": "#5b6270",
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
     "lines.linewidth": 1.9,
     "legend.frameon": False,
+    "legend.fontsize": 9,
 }
 
 TITLES = {
     "eval_return": "Evaluation return",
+    "eval_return_std": "Evaluation return, spread over episodes",
+    "eval_length": "Evaluation episode length (steps)",
+    "eval_finished": "Evaluation episodes that ended in time (share)",
+    "eval_improvement": "Improvement over the regulator (factor)",
     "episode_return": "Training episode return",
-    "episode_length": "Training episode length",
+    "episode_length": "Training episode length (steps)",
+    "episodes": "Training episodes ended",
     "env_steps_per_second": "Environment steps per second",
+    "updates_per_second": "Updates per second",
     "env_steps": "Environment steps",
-    "wall_seconds": "Wall time (s)",
+    "wall_seconds": "Wall time (min)",  # seconds in files, minutes on axes
+    "loss": "Loss",
+    "q_mean": "Mean Q value",
+    "q_value": "Mean Q value",
+    "td_error": "TD error",
+    "kl": "KL divergence to the acting policy",
+    "entropy": "Policy entropy (nats)",
+    "rho": "Mean importance ratio",
+    "rho_clipped": "Importance ratios clipped (share)",
+    "clipped": "Ratios clipped (share)",
+    "lag_mean": "Mean lag (learner iterations)",
+    "lag_max": "Largest lag (learner iterations)",
+    "queue_depth": "Unrolls waiting when one was taken",
+    "learner_idle": "Learner waiting for unrolls (share of time)",
+    "actor_idle": "Actor waiting for its learner (share of time)",
+    "dropped_unrolls": "Unrolls dropped for their age",
+    "inference_share": "Inference (share of time)",
+}
+
+WORDS = {
+    "a2c": "A2C", "ppo": "PPO", "dqn": "DQN", "ddpg": "DDPG", "td3": "TD3", "q": "Q", "td": "TD", "kl": "KL",
+    "lstm": "LSTM", "rma": "RMA", "vtrace": "V-trace", "apex": "Ape-X", "dyna": "Dyna", "minatar": "MinAtar",
+    "cartpole": "CartPole", "exabooster": "ExaBooster", "gae": "GAE", "mpi": "MPI", "mse": "MSE",
+    "impala": "IMPALA", "async": "asynchronous", "2m": "2M", "rms": "RMS", "pi": "PI",
+}  # fmt: skip
+PHRASES = {
+    "a2c_vtrace": "A2C + V-trace",
+    "dyna_q": "Dyna-Q",
+    "recurrent_dqn": "recurrent DQN",
+    "parameter_server": "parameter server",
+    "central_inference": "central inference",
+    "rma_queue": "RMA queue",
+    "async": "asynchronous",
 }
 
 
@@ -42,7 +94,48 @@ def color(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
+def color_index(names: Sequence[str]) -> list[int]:
+    """A place in the palette for each name: that of its agent if it is free, else the next free one."""
+    taken: list[int] = []
+    for name in names:
+        own = [i for i, family in enumerate(FAMILIES) if _is_of(family, name)]
+        wanted = own[-1] if own else len(taken) % len(PALETTE)
+        free = [i for i in range(len(PALETTE)) if i not in taken] or list(range(len(PALETTE)))
+        taken.append(wanted if wanted in free else free[0])
+    return taken
+
+
+def colors_of(names: Sequence[str]) -> list[str]:
+    """Colours of entries by their names."""
+    return [PALETTE[index] for index in color_index(names)]
+
+
+def _is_of(family: str, name: str) -> bool:
+    return re.search(rf"(^|[^a-z0-9]){family}($|[^a-z0-9])", name.lower()) is not None
+
+
+def legend_under(panel: Any, columns: int = 1) -> None:
+    """A panel's legend below its axis label, where it covers nothing."""
+    panel.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=columns, borderaxespad=0, fontsize=8.5)
+
+
+def words(identifier: str) -> str:
+    """An identifier as people write it: a2c_vtrace -> A2C + V-trace, parameter_server -> parameter server."""
+    if identifier in PHRASES:
+        return PHRASES[identifier]
+    if not re.fullmatch(r"[a-z0-9_]+", identifier):
+        return identifier  # CartPole-v1, module:attribute, names that people chose
+    text = identifier
+    for phrase in ("a2c_vtrace", "dyna_q", "recurrent_dqn"):
+        text = re.sub(rf"(^|_){phrase}(?=_|$)", rf"\1<{phrase}>", text)
+    parts = re.findall(r"<\w+>|[^_<>]+", text)
+    return " ".join(PHRASES[part[1:-1]] if part[0] == "<" else WORDS.get(part, part) for part in parts)
+
+
 def title(column: str) -> str:
-    """A metric's name for people."""
-    words = column.removeprefix("eval_").replace("_", " ").replace("/", ": ")
-    return TITLES.get(column, words[:1].upper() + words[1:])
+    """A metric's name for people, with its unit where it has one."""
+    if column in TITLES:
+        return TITLES[column]
+    text = words(column.removeprefix("eval_").replace("/", "_").replace("__", "_"))
+    text = f"{text.removesuffix(' seconds')} (s)" if column.endswith("_seconds") else text
+    return text[:1].upper() + text[1:]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.config.registry import find
 from jaxrl_hpc.envs import delayed
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import ComponentConfig, per_shard, traced_values
 from jaxrl_hpc.types import Agent, Env, Replay, Windows, Workflow
+from jaxrl_hpc.workflows import emulated
 
 Hypers = dict[str, dict[str, float]]  # section -> traced hyperparameter -> value
 
@@ -36,14 +36,13 @@ def build(config: Config) -> Parts:
     check_schedules(config)
     env: Env = _make("env", config.env)
     if config.run.step_seconds:
-        if resources.mpi_in_programs and world().size > 1:
-            raise UserError(
-                "run.step_seconds: a program with MPI inside cannot call the host to sleep; use one rank, "
-                "or a workflow with actors or workers"
-            )
-        env = delayed.wrap(env, config.run.step_seconds)
+        env = delayed.wrap(env, config.run.step_seconds, config.run.step_tail)
     agent_config = per_shard(config.agent, shards, "agent")
     agent: Agent = _make("agent", agent_config, env.spec, num_envs=resources.total_copies)
+    if config.run.update_seconds:
+        whole = agent.needs.length * agent.needs.batch_size * shards
+        whole = whole or flow.unroll_length * flow.num_envs * flow.unrolls_per_add
+        agent = emulated.slow_updates(agent, config.run.update_seconds, whole)
     copies = per_shard(flow, shards, "workflow").num_envs
     replay: Replay | None = None
     if isinstance(agent.needs, Windows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,12 @@ from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.types import Array, PyTree
 
 
-def draw_run(runner: SeedRunner, agent: str, run: RunDirectory) -> None:
+def draw_run(runner: SeedRunner, agent: str, run: RunDirectory, summary: dict[str, Any]) -> None:
     """Learning curve and, where the environment can, an episode of the first lane."""
     from jaxrl_hpc.report.plots import write_plots  # matplotlib takes a second, and only one rank needs it
 
     run.plots.mkdir(exist_ok=True)
-    write_plots(run.path)
+    write_plots(run.path, summary)
     if runner.parts.env.host.picture is not None:
         draw_episode(runner, 0, agent, jax.random.key(runner.lanes[0].seed), run.plots)
 
@@ -26,6 +27,7 @@ def draw_episode(runner: SeedRunner, lane: int, label: str, key: Array, folder: 
     """An episode of one lane as the environment's own picture. `key` is consumed."""
     env, agent, actor = runner.parts.env, runner.parts.agent, runner.actor(lane)
     assert env.host.picture is not None
+    from jaxrl_hpc.report.style import words
 
     def act(carry: PyTree, obs: PyTree, key: Array) -> tuple[Array, PyTree]:
         one = jax.tree.map(lambda x: x[None], (carry, obs, key))
@@ -33,4 +35,4 @@ def draw_episode(runner: SeedRunner, lane: int, label: str, key: Array, folder: 
         return action[0], jax.tree.map(lambda x: x[0], carry)
 
     carry = jax.tree.map(lambda x: x[0], agent.carry(jnp.zeros(1, jnp.int32)))
-    env.host.picture(act, carry, key, label.upper().replace("_", " "), folder)
+    env.host.picture(act, carry, key, words(label), folder)

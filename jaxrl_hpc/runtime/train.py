@@ -125,6 +125,8 @@ def train(
         watchdog = stack.enter_context(Watchdog(ranks, run.path / "ranks", deadline))
         if hint := machine.prepare(config, len(lanes)):
             say(hint)
+        if hint := machine.choose_waiting(config, ranks):
+            say(hint)
         parts = build(config)
         check_one_seed(parts, lanes)
         stack.enter_context(simulator_failures_told(parts.env))

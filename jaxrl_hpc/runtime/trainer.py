@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl_hpc.comm import waiting
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.envs.external.host import given_up_counts
@@ -29,6 +30,7 @@ from jaxrl_hpc.runs.directory import RunDirectory, code_version
 from jaxrl_hpc.runs.verify import refuse_unreadable
 from jaxrl_hpc.runtime.build import Parts
 from jaxrl_hpc.runtime.episodes import draw_run
+from jaxrl_hpc.runtime.machine import ranks_of
 from jaxrl_hpc.runtime.profile import shares_of
 from jaxrl_hpc.runtime.seeds import SeedRunner, states_of_earlier_run
 from jaxrl_hpc.runtime.signals import StopSignals
@@ -328,7 +330,7 @@ class Trainer:
         if self.trials:
             summary["trials"] = summaries_of_lanes(self.parts, self.runner, final)
         elif installed("matplotlib"):
-            draw_run(self.runner, self.config.agent.name, self.run)
+            draw_run(self.runner, self.config.agent.name, self.run, summary)
         else:
             self.say(f"no pictures, matplotlib is not installed: {how_to_install('plots')}")
         self.run.write_summary(summary)
@@ -351,9 +353,19 @@ class Trainer:
             "updates_per_second": counters["updates"] * lanes / wall,
             **given_up,
             **spread_over_seeds(self.parts, per_lane, final),
-            "eval_return_per_seed": {
-                str(lane.seed): v["eval_return"] for lane, v in zip(self.runner.lanes, per_lane, strict=True)
+            **{
+                f"{name}_per_seed": {
+                    str(lane.seed): v[name] for lane, v in zip(self.runner.lanes, per_lane, strict=True)
+                }
+                for name in (per_lane[0] if per_lane else ())
             },
             "params_sha256": params_hash([self.parts.workflow.learner(s).params for s in self.runner.states]),
-            **self.parts.workflow.summary_extras() | code_version(),
+            **self.parts.workflow.summary_extras() | self._waiting() | code_version(),
         }
+
+    def _waiting(self) -> dict[str, Any]:
+        """How the ranks of the job waited for each other."""
+        if ranks_of(self.config).size == 1:
+            return {}
+        choice = waiting.chosen()
+        return {"waiting": choice.mode, "ranks_per_core": choice.ranks_per_core}

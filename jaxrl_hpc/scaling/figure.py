@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
 
 
 def table(report: dict[str, Any]) -> str:
@@ -54,7 +54,7 @@ def collectives_table(report: dict[str, Any]) -> str:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     with matplotlib.rc_context(MATPLOTLIB):
-        figure = Figure(figsize=(11.0, 3.4), layout="constrained")
+        figure = Figure(figsize=(11.0, 4.0), layout="constrained")
         left, middle, right = figure.subplots(1, 3)
         labels = [f"{row['ranks']}×{row['devices']}" for row in report["rows"]]
         places = range(len(labels))
@@ -66,9 +66,9 @@ def draw(report: dict[str, Any], path: Path) -> None:
             left.set_yscale("log")
         left.set_xticks(list(places), labels)
         left.set_xlabel("Ranks × devices")
-        left.set_ylabel("Milliseconds per iteration")
+        left.set_ylabel("Time per iteration (ms)")
         left.set_title(f"{report['mode'].capitalize()} scaling, this machine")
-        left.legend()
+        legend_under(left, 2)
         for index, (ranks, both) in enumerate(report["collectives"].items()):
             for name, style in (("inside", "o-"), ("raw", "s--")):
                 sizes = [int(size) for size in both[name]]
@@ -76,11 +76,11 @@ def draw(report: dict[str, Any], path: Path) -> None:
                 middle.loglog(
                     sizes, [1e6 * t for t in both[name].values()], style, color=color(index), label=label
                 )
-        middle.set_xlabel("Bytes of an allreduce")
-        middle.set_ylabel("Microseconds")
+        middle.set_xlabel("Size of an allreduce (bytes)")
+        middle.set_ylabel("Time (µs)")
         middle.set_title("Collectives")
         if report["collectives"]:
-            middle.legend()
+            legend_under(middle, 2)
         nodes = [row["nodes"] for row in report["extrapolation"]]
         for index, (name, label) in enumerate(
             (("efficiency", "communication"), ("efficiency_with_waiting", "and waiting for the slowest"))
@@ -89,7 +89,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
             right.semilogx(nodes, values, "o-", base=2, color=color(index), label=label)
         right.set_ylim(0, 105)
         right.set_xlabel("Nodes")
-        right.set_ylabel("Efficiency, %")
+        right.set_ylabel("Efficiency (%)")
         right.set_title("Model, not measured")
-        right.legend()
+        legend_under(right)
         figure.savefig(path)

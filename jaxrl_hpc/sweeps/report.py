@@ -12,11 +12,11 @@ from markupsafe import Markup
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.ops.statistics import score_text
-from jaxrl_hpc.report.charts import curve_chart
+from jaxrl_hpc.report.charts import Places, curve_chart
 from jaxrl_hpc.report.data import RunData
 from jaxrl_hpc.report.page import render_page, write_page
-from jaxrl_hpc.report.sections import Colors, Section, number, short, table_html, tile_row
-from jaxrl_hpc.report.style import color, title
+from jaxrl_hpc.report.sections import Section, curve_note, number, short, table_html, tile_row
+from jaxrl_hpc.report.style import PALETTE, title, words
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.sweeps import charts as sweep_charts
 from jaxrl_hpc.sweeps.collect import Standing, rows, standings
@@ -47,13 +47,13 @@ def write_sweep_report(path: str | Path, output: str | Path, *, trust: bool = Fa
             f"{path}: no trial has finished yet; jaxrl-hpc sweep status {path} says how far it is"
         )
     curves = [_curve_data(results, entry) for entry in results.ranked[:CURVES]]
-    colors = {run.name: color(index) for index, run in enumerate(curves)}
-    sections = [headline(results), best_table(results, colors), slices(results), interactions(results)]
-    sections += [learning(results, curves, colors), outcome_table(results)]
+    places = {run.name: index % len(PALETTE) for index, run in enumerate(curves)}
+    sections = [headline(results), best_table(results, places), slices(results), interactions(results)]
+    sections += [learning(results, curves, places), outcome_table(results)]
     spec = plan.spec
     steps = short(plan.trials[0].config.run.total_env_steps)
-    subtitle = f"{curves[0].env} · {curves[0].agent} · {len(plan.trials)} trials of {steps} steps"
-    page = render_page(f"Sweep {spec.name}", subtitle, colors, [s for s in sections if s is not None])
+    subtitle = f"{curves[0].env} · {words(curves[0].agent)} · {len(plan.trials)} trials of {steps} steps"
+    page = render_page(f"Sweep {spec.name}", subtitle, places, [s for s in sections if s is not None])
     return write_page(page, output)
 
 
@@ -72,7 +72,15 @@ def _curve_data(results: Results, entry: Standing) -> RunData:
     tables = [read_metrics(results.directory.trials / row["trial"]) for row in members]
     first = RunDirectory(results.directory.trials / entry.trial)
     table = pa.concat_tables(tables, promote_options="permissive")
-    return RunData(label(entry.values), first.path, first.read_config(), first.read_summary() or {}, table)
+    summaries = [
+        RunDirectory(results.directory.trials / row["trial"]).read_summary() or {} for row in members
+    ]
+    together: dict[str, Any] = {}
+    for summary in summaries:  # the final evaluation of every seed is the last point of its curve
+        for key, value in summary.items():
+            merge = key.endswith("_per_seed") and isinstance(value, dict)
+            together[key] = {**together.get(key, {}), **value} if merge else value
+    return RunData(label(entry.values), first.path, first.read_config(), together, table)
 
 
 def headline(results: Results) -> Section:
@@ -84,7 +92,7 @@ def headline(results: Results) -> Section:
     notes = [f"{number_} {name}" for name, number_ in counts.items() if number_]
     steps = sum(row["env_steps"] or 0 for row in results.rows)
     interval = score_text(best.seeds)
-    interval += f": {number(best.low)} – {number(best.high)}" if best.seeds > 1 else ""
+    interval += f": {number(best.low)} to {number(best.high)}" if best.seeds > 1 else ""
     tiles = [
         (f"Best {title(spec.metric).lower()}", number(best.metric), interval),
         ("Trials done", f"{done} of {len(results.rows)}", ", ".join(notes) or "all finished"),
@@ -94,13 +102,13 @@ def headline(results: Results) -> Section:
     return Section("headline", "Result", tile_row(tiles))
 
 
-def best_table(results: Results, colors: Colors) -> Section:
+def best_table(results: Results, places: Places) -> Section:
     spec = results.plan.spec
-    columns = ["", *(key for key in spec.axes), f"{spec.metric} [interval]", "Seeds", "Diverged", "Trial"]
+    columns = ["Rank", *spec.axes, title(spec.metric), "Seeds", "Diverged", "Trial"]
     lines = []
     for position, entry in enumerate(results.ranked[:BEST_ROWS]):
-        swatch = colors.get(label(entry.values), "transparent")
-        interval = f" [{number(entry.low)} – {number(entry.high)}]" if entry.seeds > 1 else ""
+        swatch = places.get(label(entry.values))
+        interval = f" [{number(entry.low)} to {number(entry.high)}]" if entry.seeds > 1 else ""
         cells = [str(position + 1), *(_text(value) for value in entry.values.values())]
         cells += [
             f"{number(entry.metric)}{interval}",
@@ -110,8 +118,10 @@ def best_table(results: Results, colors: Colors) -> Section:
         ]
         lines.append((swatch, cells))
     best = results.directory.trials / results.ranked[0].trial / "config.yaml"
-    note = f"The best again, alone, with the same bits: jaxrl-hpc train {best} --run-dir runs/best"
-    return Section("best", "Best combinations", table_html(columns, lines), note=note)
+    note = f"The best {len(lines)} of {len(results.ranked)} combinations with a result. "
+    note += f"In brackets: {score_text(results.ranked[0].seeds).partition(', ')[2] or 'one seed'}. "
+    note += f"The best again, alone, with the same bits: jaxrl-hpc train {best} --run-dir runs/best"
+    return Section("best", "Best combinations", table_html(columns, lines, "Best combinations"), note=note)
 
 
 def slices(results: Results) -> Section | None:
@@ -120,12 +130,14 @@ def slices(results: Results) -> Section | None:
     done = [r for r in results.rows if r["status"] == "finished" and r.get(spec.metric) is not None]
     diverged = [row for row in results.rows if row["status"] == "diverged"]
     made = [
-        sweep_charts.slice_chart(f"slice-{position}", results.plan, key, done, diverged)
+        sweep_charts.slice_chart(f"slice-{position}", results.plan, key, done, diverged, results.ranked)
         for position, key in enumerate(spec.axes)
     ]
     charts = [chart for chart in made if chart is not None]
-    note = "Points: trials that went to the end. Line: score at a value, over all that the other "
-    note += "axes and seeds gave, with its interval: IQM and 95 %, or mean and range of fewer than five."
+    note = (
+        f"Points: the {len(done)} of {len(results.rows)} trials that went to the end. Line: the other axes "
+    )
+    note += "held at the values of the best combination, score over seeds with its interval or range."
     note += " Crosses at the foot: trials that diverged." if diverged else ""
     return Section("slices", "Axis by axis", charts=charts, note=note, layout="pair") if charts else None
 
@@ -138,19 +150,20 @@ def interactions(results: Results) -> Section | None:
         sweep_charts.interaction_chart(f"pair-{i}", results.plan, a, b, results.ranked)
         for i, (a, b) in enumerate(pairs)
     ]
-    note = "Colour: the metric, score over seeds and over the axes not shown."
+    note = f"Colour and number: {title(results.plan.spec.metric).lower()}, score over seeds, the other axes "
+    note += "held at the values of the best combination; where few combinations share those, all are points."
     return Section("pairs", "Two axes at a time", charts=charts, note=note, layout="pair") if charts else None
 
 
-def learning(results: Results, curves: Sequence[RunData], colors: Colors) -> Section | None:
+def learning(results: Results, curves: Sequence[RunData], places: Places) -> Section | None:
     spec = results.plan.spec
     metrics = dict.fromkeys([("eval", spec.metric), ("eval", "eval_return"), ("train", "episode_return")])
     made = [
-        curve_chart(f"curve-{position}", curves, colors, kind, column, seeds=True)
+        curve_chart(f"curve-{position}", curves, places, kind, column, seeds=True)
         for position, (kind, column) in enumerate(metrics)
     ]
     charts = [chart for chart in made if chart is not None]
-    note = f"The {len(curves)} best combinations; bands are intervals over seeds, thin lines single seeds."
+    note = f"The best {len(curves)} of {len(results.ranked)} combinations. {curve_note(curves)}"
     return Section("learning", "Learning curves", charts=charts, note=note, layout="pair") if charts else None
 
 
@@ -169,11 +182,11 @@ def outcome_table(results: Results) -> Section | None:
             short(at),
             row["trial"],
         ]
-        lines.append(("transparent", cells))
+        lines.append((None, cells))
     if not lines:
         return None
     columns = [*spec.axes, "Seed", "Status", "At step", "Trial"]
-    html = table_html(columns, lines)
+    html = table_html(columns, lines, "Trials that did not go to the end")
     return Section(
         "others",
         "Trials that did not go to the end",

@@ -28,6 +28,12 @@ from jaxrl_hpc.types import (
     Store,
 )
 
+WaitingMode = Literal["auto", "spin", "sleep"]
+WAITING = (
+    "ranks that wait for others: spin, quickest with a core per rank; sleep, which leaves the core to "
+    "others; auto: sleep where ranks outnumber cores"
+)
+
 
 class Resources(NamedTuple):
     """What a run of the workflow asks of the machine. Known before JAX starts."""
@@ -40,6 +46,7 @@ class Resources(NamedTuple):
     mpi_in_programs: bool = False  # they cannot call the host then
     engine: Literal["", "auto", "mpi", "jax"] = ""  # what connects programs of several processes; "": MPI
     deadline_seconds: float = 0.0  # longest time without progress; 0: any
+    waiting: WaitingMode = "auto"  # how ranks wait for each other
 
 
 class WorkflowConfig(ComponentConfig):
@@ -96,6 +103,7 @@ class DistributedConfig(WorkflowConfig):
         changeable=True,
         ge=0,
     )
+    waiting: WaitingMode = static("auto", WAITING, changeable=True)
 
     def acting_ranks(self, ranks: int) -> int:
         """How many of a job's ranks act."""
@@ -107,6 +115,7 @@ class DistributedConfig(WorkflowConfig):
             total_copies=self.num_envs * self.acting_ranks(world().size),
             shares_cores=True,
             deadline_seconds=self.deadline_seconds,
+            waiting=self.waiting,
         )
 
 

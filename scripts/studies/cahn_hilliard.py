@@ -24,7 +24,7 @@ from jaxrl_hpc.envs.cahn_hilliard import Config, policies
 from jaxrl_hpc.envs.cahn_hilliard.environment import CahnHilliard
 from jaxrl_hpc.envs.cahn_hilliard.figures import episode_figure
 from jaxrl_hpc.metrics.units import count, duration
-from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+from jaxrl_hpc.ops.statistics import score
 from jaxrl_hpc.report.data import RunData, load_run, load_runs
 from jaxrl_hpc.report.plots import learning_curves
 from jaxrl_hpc.runs.directory import RunDirectory
@@ -96,9 +96,8 @@ def draw_rule(name: str, wanted: np.ndarray, env: CahnHilliard) -> None:
 
 
 def spread(values: Any) -> str:
-    samples = np.asarray(values, float)
-    low, high = bootstrap_interval(samples)
-    return f"{float(interquartile_mean(samples)):.3f} [{low:.3f}, {high:.3f}]"
+    found = score(np.asarray(values, float))
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def best_constant(rules: dict[str, list[float]]) -> str:
@@ -106,7 +105,7 @@ def best_constant(rules: dict[str, list[float]]) -> str:
 
 
 def middle(values: Any) -> float:
-    return float(interquartile_mean(np.asarray(values, float)))
+    return float(score(np.asarray(values, float)).value)
 
 
 def finished() -> list[RunData]:
@@ -126,7 +125,7 @@ def table(rules: dict[str, dict[str, list[float]]], runs: list[RunData]) -> list
     for run in runs:
         judged = judge(run.agent)
         values = {size: list(judged[size].values()) for size in sizes}
-        wins = all(bootstrap_interval(np.asarray(values[size]))[0] > bar[size] for size in sizes)
+        wins = all(float(score(np.asarray(values[size])).low) > bar[size] for size in sizes)
         cost = f"{count(run.summary['env_steps'])}, {duration(run.summary['wall_seconds'])}"
         cells = [spread(values[size]) for size in sizes]
         name = f"{run.agent}, {len(values[sizes[0]])} seeds"

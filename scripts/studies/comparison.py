@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+from jaxrl_hpc.ops.comparison import Estimate, difference, probability_of_improvement
 
 
 class Comparison(NamedTuple):
@@ -18,30 +17,25 @@ class Comparison(NamedTuple):
     about: str
 
 
-class Difference(NamedTuple):
-    """Score of one set of seeds minus that of another, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        if self.low > 0:
-            return "better"
-        return "**worse**" if self.high < 0 else "no difference shown"
+def verdict(found: Estimate) -> str:
+    if math.isnan(found.low):
+        return "too few seeds for an interval"
+    if found.low > 0:
+        return "better"
+    return "**worse**" if found.high < 0 else "no difference shown"
 
 
-def difference(entry: Sequence[float], control: Sequence[float]) -> Difference:
-    """Of interquartile means; seeds of both are resampled apart from each other."""
-    values, first = np.array([*entry, *control]), len(entry)
+def text(found: Estimate, digits: int) -> str:
+    if math.isnan(found.low):
+        return f"{found.value:+.{digits}f}: {verdict(found)}"
+    return f"{found.value:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]: {verdict(found)}"
 
-    def statistic(drawn: np.ndarray, axis: int) -> np.ndarray:
-        one, other = np.split(drawn, [first], axis=axis)
-        return interquartile_mean(one, axis) - interquartile_mean(other, axis)
 
-    low, high = bootstrap_interval(values, statistic, strata=np.arange(len(values)) < first)
-    return Difference(float(statistic(values, 0)), float(low), float(high))
+def chance(entry: Sequence[float], control: Sequence[float]) -> str:
+    """Probability that a seed of the entry ends better than one of its control."""
+    found = probability_of_improvement([(entry, control)])
+    interval = "" if math.isnan(found.low) else f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    return f"{100 * found.value:.0f} %{interval}"
 
 
 def table(
@@ -54,11 +48,8 @@ def table(
     rows = []
     for one in comparisons:
         if one.entry in final and one.control in final:
-            found = [difference(x[one.entry], x[one.control]) for x in (over_run, final)]
-            cells = [
-                f"{d.value:+.{digits}f} [{d.low:+.{digits}f}, {d.high:+.{digits}f}]: {d.verdict}"
-                for d in found
-            ]
+            cells = [text(difference(x[one.entry], x[one.control]), digits) for x in (over_run, final)]
+            cells += [chance(final[one.entry], final[one.control])]
             rows.append("| " + " | ".join([one.entry, one.control, one.about, *cells]) + " |")
-    head = "| entry | against | they differ in | over the run | at the end |"
-    return [head, "|---" * 5 + "|", *rows] if rows else []
+    head = "| entry | against | they differ in | over the run | at the end | probability of improvement |"
+    return [head, "|---" * 6 + "|", *rows] if rows else []

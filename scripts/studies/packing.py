@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from jaxrl_hpc.bench.packing import Length, calibrate, measure
 from jaxrl_hpc.metrics.units import count, duration
-from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
 from jaxrl_hpc.runs.directory import code_version
 from jaxrl_hpc.runtime.machine import available_cores
 
@@ -181,15 +181,15 @@ def draw(report: dict[str, Any], path: Path) -> None:
         times = {kind: [for_all(row[kind], kind) for row in report["rows"]] for kind in KINDS}
         for index, (kind, name) in enumerate(KINDS.items()):
             left.loglog(x, times[kind], marker="o", color=color(index), label=name)
-        left.set_xlabel("length of a trial (s of one core)")
-        left.set_ylabel(f"wall time of {TRIALS} trials (s)")
-        left.legend()
+        left.set_xlabel("Length of a trial (s of one core)")
+        left.set_ylabel(f"Wall time of {TRIALS} trials (s)")
+        legend_under(left, 2)
         gain = [b / a for a, b in zip(times["packed"], times["separate"], strict=True)]
         right.semilogx(x, gain, marker="o", color=color(0))
         right.axhline(1, color="#b8bec9", linewidth=1)
         right.set_ylim(bottom=0)
-        right.set_xlabel("length of a trial (s of one core)")
-        right.set_ylabel("times faster than separate processes")
+        right.set_xlabel("Length of a trial (s of one core)")
+        right.set_ylabel("Speed-up over separate processes")
         figure.savefig(path, dpi=110)
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 from command_line import Entry, run  # beside this file
 
 from jaxrl_hpc.metrics.units import count, duration
-from jaxrl_hpc.ops.statistics import bootstrap_interval, interquartile_mean
+from jaxrl_hpc.ops.statistics import score
 from jaxrl_hpc.report.data import RunData, load_run
 from jaxrl_hpc.report.plots import learning_curves
 from jaxrl_hpc.runs.directory import RunDirectory
@@ -50,6 +50,7 @@ STUDIES = {
             Entry("ppo", "lunar_lander_ppo", 5, 200),
             Entry("dqn", "lunar_lander_dqn", 5, 200),
             Entry("td3_continuous", "lunar_lander_continuous_td3", 5, 200),
+            Entry("sac_continuous", "lunar_lander_continuous_sac", 5, 250),
             Entry("ppo_continuous", "lunar_lander_continuous_ppo", 5, 200),
         ),
         64,
@@ -147,14 +148,13 @@ def together(entry: Entry, runs: list[RunData]) -> RunData:
 
 
 def interval(values: Any, digits: int = 1) -> str:
-    samples = np.asarray(values, float)
-    low, high = bootstrap_interval(samples)
-    return f"{float(interquartile_mean(samples)):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    found = score(np.asarray(values, float))
+    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
 def row(study: str, entry: Entry, runs: list[RunData]) -> str:
     returns = [next(iter(run.summary["eval_return_per_seed"].values())) for run in runs]
-    value = float(interquartile_mean(np.asarray(returns)))
+    value = float(score(np.asarray(returns)).value)
     spread = interval(returns) if len(runs) > 1 else f"{value:.1f}"
     verdict = "–" if entry.target is None else ("reached" if value >= entry.target else "**missed**")
     random = json.loads(random_file(study, entry).read_text())
@@ -192,7 +192,7 @@ def write_page(study: str) -> None:
         learning_curves(curves, "eval", "eval_return").savefig(RESULTS / f"{study}.png", dpi=110)
         lines += [f"![learning curves]({study}.png)", ""]
     lines += [
-        "| entry | seeds | steps each | target | IQM [95 % interval] | verdict | per seed | random play "
+        "| entry | seeds | steps each | target | score [interval] | verdict | per seed | random play "
         "| time | steps |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(row(study, entry, runs) for entry, runs in rows),

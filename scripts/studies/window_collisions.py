@@ -27,7 +27,7 @@ from matplotlib.ticker import PercentFormatter
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
 from jaxrl_hpc.comm.rma.ring import RingQueue
 from jaxrl_hpc.comm.rma.window import Window
-from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
 from jaxrl_hpc.runs.directory import code_version
 from jaxrl_hpc.runtime.machine import available_cores
 from jaxrl_hpc.scaling.events import Process, Simulation
@@ -160,11 +160,11 @@ def rate(row: dict[str, Any]) -> float:
 
 def figure_of(data: dict[str, Any]) -> Figure:
     with matplotlib.rc_context(MATPLOTLIB):
-        figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+        figure = Figure(figsize=(9.0, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)
         x = np.linspace(1 / 64, 1, 200)
         left.plot(x, [meet(v * 256, 256) for v in x], color=color(4), label="meets another")
-        left.plot(x, [in_vain(v * 256, 256) for v in x], color=color(5), label="copies in vain")
+        left.plot(x, [in_vain(v * 256, 256) for v in x], color=color(5), label="copy is discarded")
         left.set_title("All draw at once (256 actors)")
         for index, share in enumerate(SHARES):
             for actors, style in zip(ACTORS, (":", "--", "-"), strict=True):
@@ -178,10 +178,10 @@ def figure_of(data: dict[str, Any]) -> Figure:
         right.set_title("At their own pace")
         for panel in (left, right):
             panel.axvline(0.25, color="#9aa1ad", linewidth=1, zorder=0)
-            panel.set_xlabel("learners / actors")
+            panel.set_xlabel("Learners per actor")
             panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-            panel.legend(loc="upper left", frameon=True, framealpha=1.0, edgecolor="none")
-        left.set_ylabel("share of copies")
+            legend_under(panel)
+        left.set_ylabel("Copies (%)")
     return figure
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.metrics.units import count, duration
-from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.report.style import MATPLOTLIB, MUTED, color, words
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.scaling import measure
 from jaxrl_hpc.scaling.costs import Costs, JobPlan, SimulatedResult
@@ -359,23 +359,33 @@ def published_ratios(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def draw(runs: list[dict[str, Any]], predicted: dict[str, SimulatedResult], curves: dict[str, Any]) -> None:
+    """A small panel per workflow, on the same axes: lines of nine workflows in one panel hide each other."""
+    variants = sorted({run["variant"] for run in runs})
     with matplotlib.rc_context(MATPLOTLIB):
-        figure = Figure(figsize=(11.0, 4.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for place, variant in enumerate(sorted({run["variant"] for run in runs})):
+        rows = -(-len(variants) // 3)
+        figure = Figure(figsize=(10.0, 2.2 * rows + 0.6), layout="constrained")
+        panels = figure.subplots(rows, 3, sharex=True, sharey=True, squeeze=False)
+        for panel in panels.flat[len(variants) :]:
+            panel.set_visible(False)
+        for panel, variant in zip(panels.flat, variants, strict=False):
             mine = [r for r in runs if r["variant"] == variant and (r["learners"] == 1 or not r["actors"])]
             mine.sort(key=acting)
-            sizes, line = [acting(run) for run in mine], "-" if place < 8 else "--"  # of eight colours
-            left.plot(sizes, [r["steps_per_second"] for r in mine], "o", color=color(place), label=variant)
-            left.plot(sizes, [predicted[key(r)].steps_per_second for r in mine], line, color=color(place))
+            sizes = [acting(run) for run in mine]
             speeds = [outcome.steps_per_second for outcome in curves[variant].values()]
-            right.loglog(list(curves[variant]), speeds, line, color=color(place), label=variant)
-        left.set_xlabel("Ranks that act")
-        left.set_ylabel("Environment steps per second")
-        left.set_title("Measured (points) and model (lines)")
-        right.set_xlabel("Ranks that act")
-        right.set_title("Model with a core per rank, not measured")
-        right.legend(fontsize=7)
+            panel.loglog(
+                list(curves[variant]), speeds, "--", color=MUTED, linewidth=1.2,
+                label="model, a core per rank (not measured)",
+            )  # fmt: skip
+            model = [predicted[key(r)].steps_per_second for r in mine]
+            panel.loglog(sizes, model, "-", color=color(0), label="model of this machine")
+            measured = [r["steps_per_second"] for r in mine]
+            panel.loglog(sizes, measured, "o", color=color(1), markersize=5, label="measured")
+            name, _, how = variant.partition(" ")
+            panel.set_title(" ".join([words(name), how]).strip(), fontsize=10)
+        for panel in panels[-1]:
+            panel.set_xlabel("Ranks that act")
+        figure.supylabel("Environment steps per second", fontsize=10)
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         figure.savefig(RESULTS / "workflows.png", dpi=110)
 
 

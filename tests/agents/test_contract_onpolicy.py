@@ -1,4 +1,4 @@
-"""What every workflow relies on, for A2C and PPO with each of their options."""
+"""What every workflow relies on, for A2C, PPO and PQN with each of their options."""
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,14 @@ CASES = {
     "a2c": (A2C, "CartPole-v1"),
     "a2c-lstm-normalised": (A2C | {"lstm": 4, "normalise": BOTH}, "CartPole-v1"),
     "a2c-squashed": (A2C | {"distribution": "tanh", "state_std": True}, "Pendulum-v1"),
+    "pqn": (PPO | {"name": "pqn", "normalise": BOTH}, "CartPole-v1"),
     "ppo-lstm": (PPO | {"lstm": 4}, "CartPole-v1"),
     "ppo-continuous-normalised": (PPO | {"normalise": BOTH, "kl_stop": True}, "Pendulum-v1"),
 }
 
 
 SLOW = ("a2c", "ppo-lstm")  # the others go through the same code and more
-MARKS = dict.fromkeys(SLOW, pytest.mark.slow) | {"a2c-squashed": pytest.mark.full}
+MARKS = dict.fromkeys(SLOW, pytest.mark.slow) | {"a2c-squashed": pytest.mark.full, "pqn": pytest.mark.full}
 
 
 @pytest.fixture(

@@ -32,6 +32,11 @@ CONTINUOUS: dict[str, Any] = {
     "noise_scale": 0.3,
     "gamma": GAMMA,
 }
+SOFT = {name: value for name, value in CONTINUOUS.items() if name != "noise_scale"} | {
+    "actor_learning_rate": 3e-3,
+    "learn_temperature": False,  # so small that values are those of the rewards
+    "temperature": 1e-3,
+}
 AGENTS: dict[str, dict[str, Any]] = {
     "dqn": DISCRETE,
     "dqn n-step": DISCRETE | {"n_step": 3, "dueling": True},
@@ -39,6 +44,10 @@ AGENTS: dict[str, dict[str, Any]] = {
     "dyna_q": DISCRETE | {"planning_updates": 2, "n_step": 2, "model_hidden": [16]},
     "td3": CONTINUOUS,
     "ddpg": CONTINUOUS,
+    "sac": SOFT,
+    "sac ensemble": SOFT | {"critics": 4, "target_subset": 2, "policy_value": "mean", "n_step": 2},
+    "sac crossq": {name: value for name, value in SOFT.items() if name != "target_rate"}
+    | {"batch_norm": True, "adam_beta1": 0.5, "batch_size": 512},  # moments of few rows are noise
 }
 
 
@@ -87,6 +96,10 @@ QUICK = {  # those that tell most; the others are slow
     ("td3", "ProbeBoth"),
     ("ddpg", "ProbeTruncation"),
     ("ddpg", "ProbeAction"),
+    ("sac", "ProbeTruncation"),
+    ("sac ensemble", "ProbeCredit"),
+    ("sac", "ProbeBoth"),
+    ("sac crossq", "ProbeBoth"),
 }
 
 
@@ -102,11 +115,11 @@ def pairs(agents: tuple[str, ...], probes: Iterable[str]) -> list[Any]:
 
 
 DISCRETE_ONES = ("dqn", "dqn n-step", "recurrent_dqn", "dyna_q")
-CONTINUOUS_ONES = ("td3", "ddpg")
+CONTINUOUS_ONES = ("td3", "ddpg", "sac", "sac ensemble", "sac crossq")
 
 
 def test_every_agent_that_replays_is_probed() -> None:
-    on_policy = {"a2c", "ppo"}  # test_probes_onpolicy.py
+    on_policy = {"a2c", "ppo", "pqn"}  # test_probes_onpolicy.py, test_pqn.py
     assert {name.split()[0] for name in AGENTS} | on_policy == set(registry.AGENTS)
 
 

@@ -38,12 +38,18 @@ AGENTS: dict[str, dict[str, Any]] = {
         | {"learning_rate": 1e-6},  # after so short a training one action would always be best
         "replay": {"name": "sequence", "capacity": 2048, "min_size": 64},
     },
+    "sac": {
+        "env": {"name": "Pendulum-v1"},
+        "agent": {"name": "sac", "network": {"hidden": [16]}, "batch_size": 16, "batch_norm": True},
+        "replay": {"name": "uniform", "capacity": 2048, "min_size": 64},
+    },
     "td3": {
         "env": {"name": "Pendulum-v1"},
         "agent": {"name": "td3", "network": {"hidden": [16]}, "batch_size": 16, "noise": "ou"},
         "replay": {"name": "uniform", "capacity": 2048, "min_size": 64},
     },
 }
+DRAWING = ("ppo", "lstm_a2c", "sac")  # policies that are distributions
 
 # acts on stored observations with nothing but the exported folder
 ALONE = """
@@ -117,7 +123,7 @@ def test_it_acts_as_the_run_without_the_package(exported, tmp_path) -> None:
 def test_only_what_acting_needs_is_in_it(exported) -> None:
     name, _, folder = exported
     metadata = json.loads((folder / "metadata.json").read_text())
-    assert set(metadata["programs"]) == ({"greedy", "sample"} if name in ("ppo", "lstm_a2c") else {"greedy"})
+    assert set(metadata["programs"]) == {"greedy", *(["sample"] if name in DRAWING else [])}
     for program in metadata["programs"].values():
         assert not [key for key in program["weights"] if "critic" in key or "epsilon" in key]
     if name == "ppo":
@@ -135,7 +141,7 @@ def test_single_observations_batches_and_samples(exported) -> None:
         assert one.shape == tuple(policy.metadata["action"]["shape"])
     with pytest.raises(ValueError, match="an observation has shape"):
         policy.act(np.zeros((2, 3, 77)))
-    if name in ("ppo", "lstm_a2c"):
+    if name in DRAWING:
         many = np.repeat(obs[:1], 512, axis=0)
         first, second = loader.load(folder, sample=True), loader.load(folder, sample=True)
         drawn, _ = first.act(many)

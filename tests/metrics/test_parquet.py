@@ -240,3 +240,19 @@ def test_rows_that_cannot_be_read_are_not_removed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is damaged"):
         MetricsWriter(tmp_path).restore({"rows": 2})
     assert first.read_bytes() == content and second.exists()
+
+
+def test_going_back_finds_damage_in_parts_that_stay(tmp_path: Path) -> None:
+    """Found when a run is resumed, before it trains on, and not when it ends."""
+    writer = MetricsWriter(tmp_path)
+    for number in range(2):
+        writer.append([row(number)])
+        committed = writer.commit()
+    first = min((tmp_path / "metrics").iterdir())
+    content = bytearray(first.read_bytes())
+    content[20] ^= 1  # inside of a page
+    first.write_bytes(content)
+    held = sorted(path.name for path in (tmp_path / "metrics").iterdir())
+    with pytest.raises(UserError, match=f"{first.name} is damaged"):
+        MetricsWriter(tmp_path).restore(committed)
+    assert sorted(path.name for path in (tmp_path / "metrics").iterdir()) == held

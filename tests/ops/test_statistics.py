@@ -12,9 +12,11 @@ from jaxrl_hpc.ops.statistics import (
     aggregate_curves,
     bootstrap_interval,
     common_grid,
+    expanded_tail,
     interquartile_mean,
     score,
     score_text,
+    t_quantile,
 )
 
 
@@ -29,7 +31,7 @@ def test_interquartile_mean_is_scipys_trimmed_mean(runs: int) -> None:
 
 def test_interval_equals_scipys_up_to_resampling() -> None:
     values = np.random.default_rng(0).gamma(2.0, size=(16, 4))
-    low, high = bootstrap_interval(values, resamples=20_000)
+    low, high = bootstrap_interval(values, resamples=20_000, expanded=False)
     reference = stats.bootstrap(
         (values,), lambda x, axis: stats.trim_mean(x, 0.25, axis=axis), method="percentile", axis=0,
         n_resamples=20_000, rng=np.random.default_rng(1),
@@ -44,18 +46,41 @@ def test_draws_follow_the_exact_distribution() -> None:
     values = np.array([0.0, 1.0, 10.0, 100.0])
     exact = np.array([values[list(i)].mean() for i in itertools.product(range(4), repeat=4)])
     for confidence in (0.5, 0.8, 0.95):
-        low, high = bootstrap_interval(values, lambda x, axis: x.mean(axis), confidence, resamples=100_000)
+        low, high = bootstrap_interval(
+            values, lambda x, axis: x.mean(axis), confidence, resamples=100_000, expanded=False
+        )
         tail = (1 - confidence) / 2
         assert abs(np.mean(exact < low + 1e-9) - tail) < 0.03  # the exact steps are up to 4/256 wide
         assert abs(np.mean(exact > high - 1e-9) - tail) < 0.03
 
 
-def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    generator = np.random.default_rng(5)
-    values = generator.normal(size=(32, 600))  # 600 studies of 32 runs, true mean 0
+@pytest.mark.parametrize("runs", [5, 8])
+def test_interval_of_few_runs_covers_the_truth_as_often_as_it_says(runs: int) -> None:
+    values = np.random.default_rng(5).normal(size=(runs, 1500))  # studies with a true mean of 0
     low, high = bootstrap_interval(values)
+    plain_low, plain_high = bootstrap_interval(values, expanded=False)
     coverage = np.mean((low <= 0) & (high >= 0))
-    assert 0.88 < coverage < 0.97  # a percentile bootstrap of few runs is a little narrow
+    assert 0.92 < coverage < 0.98
+    assert np.mean((plain_low <= 0) & (plain_high >= 0)) < coverage - 0.02
+
+
+def test_quantiles_of_t_are_scipys() -> None:
+    for degrees in (1, 2, 3, 4, 7, 10, 31, 100):
+        for confidence in (0.5, 0.9, 0.95):
+            expected = stats.t.ppf((1 + confidence) / 2, degrees)
+            assert t_quantile(degrees, confidence) == pytest.approx(expected, rel=1e-9)
+
+
+def test_expansion_vanishes_with_many_runs_and_is_left_out_for_one() -> None:
+    tails = [expanded_tail(np.zeros(runs)) for runs in (5, 8, 16, 1000)]
+    assert tails == sorted(tails) and tails[0] < 0.002 and tails[-1] == pytest.approx(0.025, rel=0.02)
+    assert expanded_tail(np.zeros(1)) == pytest.approx(0.025)
+    n = 8
+    expected = stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1))  # Hesterberg (2015)
+    assert expanded_tail(np.zeros(n)) == pytest.approx(expected)
+    pooled = np.repeat(np.arange(4), 8)
+    expected = stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf(0.975, 32 - 4))
+    assert expanded_tail(pooled) == pytest.approx(expected)
 
 
 def test_interval_is_a_function_of_the_values_and_degenerates() -> None:
@@ -123,4 +148,6 @@ def test_enough_runs_have_an_iqm() -> None:
     found = score(values)
     assert found.value == interquartile_mean(values)
     assert (found.low, found.high) == bootstrap_interval(values)
+    pooled = score(values, np.repeat([0, 1], 4))
+    assert pooled == (3.5, 0.0, 7.0)  # four seeds in an environment are few
     assert score_text(8) == "IQM, 95 % interval over 8 seeds"

@@ -36,9 +36,9 @@ def test_extras_are_those_that_messages_name():
     optional = PROJECT["optional-dependencies"]
     for module, extra in extras.EXTRA_OF.items():
         assert DISTRIBUTIONS.get(module, module) in names(optional[extra]), module
-    held = {name for name in optional if name not in ("all", "mpi", "build", "peers", "dev")}
+    held = {name for name in optional if name not in ("all", "mpi", "build", "peers", "dev", "docs")}
     assert set(re.findall(r"[\w-]+", optional["all"][0])) - {"jaxrl-hpc"} == held
-    assert not names(PROJECT["dependencies"]) & {"matplotlib", "plotly", "jinja2", "tensorboardX"}
+    assert not names(PROJECT["dependencies"]) & {"matplotlib", "jinja2", "tensorboardX"}
 
 
 def test_the_lock_has_every_dependency():
@@ -46,7 +46,10 @@ def test_the_lock_has_every_dependency():
         line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line
     }
     wanted = names(
-        [*PROJECT["dependencies"], *(r for e in PROJECT["optional-dependencies"].values() for r in e)]
+        [
+            *PROJECT["dependencies"],
+            *(r for name, e in PROJECT["optional-dependencies"].items() if name != "docs" for r in e),
+        ]
     )
     # mpi4jax is built against the MPI that is there
     assert {name.lower() for name in wanted} - {"mpi4jax", "jaxrl-hpc"} <= {name.lower() for name in locked}
@@ -82,7 +85,6 @@ def forget(monkeypatch, *prefixes: str) -> None:
 @pytest.mark.parametrize(
     ("module", "command", "sentence"),
     [
-        ("plotly", "report", 'this needs plotly, which is not installed: pip install "jaxrl-hpc[report]"'),
         ("jinja2", "report", 'this needs jinja2, which is not installed: pip install "jaxrl-hpc[report]"'),
         (
             "matplotlib",

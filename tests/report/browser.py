@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
 PROGRAM = next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -107,6 +108,23 @@ class Browser:
         """The whole page."""
         result = self.call("Page.captureScreenshot", captureBeyondViewport=True, format="png")
         path.write_bytes(base64.b64decode(result["data"]))
+
+    def accessibility(self) -> list[str]:
+        """What axe-core finds wrong with the open page, a line each."""
+        self.evaluate(f"{AXE.read_text()}; 0")
+        rules = "runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']"
+        found = self.evaluate(
+            f"axe.run(document, {{{rules}}}).then(r => r.violations.map(v => v.id + ': ' + v.help + ' at ' + "
+            "v.nodes.map(n => n.target.join(' ')).slice(0, 5).join(', ')))"
+        )
+        return list(found)
+
+    def offline(self) -> None:
+        """No network from here on, whatever the page asks for."""
+        self.call(
+            "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1,
+            uploadThroughput=-1,
+        )  # fmt: skip
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:

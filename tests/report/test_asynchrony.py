@@ -25,13 +25,13 @@ def with_ages(path: Path) -> RunData:
 
 def test_histogram_and_curves_of_runs_that_have_staleness(tmp_path: Path) -> None:
     plain, apart = load_run(make_run(tmp_path / "plain")), with_ages(tmp_path / "apart")
-    colors = {"plain": "#000000", "apart": "#ffffff"}
-    assert asynchrony([plain], colors) is None
-    section = asynchrony([plain, apart], colors)
+    places = {"plain": 0, "apart": 1}
+    assert asynchrony([plain], places) is None
+    section = asynchrony([plain, apart], places)
     assert section is not None
     assert {"lag-histogram", "asynchrony-lag_mean", "asynchrony-actor_idle"} <= {
         chart.id for chart in section.charts
     }
-    (bars,) = lag_histogram([apart], colors).figure.data
-    assert list(bars.x) == ["0", "4–7", "64 and more"]
-    np.testing.assert_allclose(bars.y, [0.5, 0.5, 0.0])
+    data = lag_histogram([apart], places).data
+    assert data["labels"] == ["0", "4–7", "64+"]
+    np.testing.assert_allclose(data["series"][0]["y"], [50.0, 50.0, 0.0])

@@ -10,14 +10,16 @@ NETWORK = {"network": {"hidden": [8]}}
 AGENTS: dict[str, dict[str, Any]] = {
     "a2c": {},
     "ppo": {},
+    "pqn": {},
     "dqn": {},
     "recurrent_dqn": {"lstm": 4},
     "dyna_q": {"model_hidden": [8]},
     "td3": {},
     "ddpg": {},
+    "sac": {},
 }
-CONTINUOUS = ("td3", "ddpg")
-ON_POLICY = ("a2c", "ppo")
+CONTINUOUS = ("td3", "ddpg", "sac")
+ON_POLICY = ("a2c", "ppo", "pqn")
 WORKFLOWS: dict[str, dict[str, Any]] = {
     "fused": {"name": "fused"},
     "fused rated": {"name": "fused", "actor_priorities": True},
@@ -90,7 +92,7 @@ def data(found: Combination, env: str = "") -> dict[str, Any]:
 
 
 def _sizes_of_agent(agent: str, small: bool, shards: int) -> dict[str, Any]:
-    if agent == "ppo":
+    if agent in ("ppo", "pqn"):
         return {"epochs": 1, "minibatches": 1} if small else {"epochs": 2, "minibatches": 3}
     if agent == "a2c":
         return {}

@@ -25,11 +25,13 @@ SETTINGS = {
     "dqn": ({**BATCH, "n_step": 3}, DISCRETE, REPLAY),
     "dyna_q": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, DISCRETE, REPLAY),
     "ppo": ({**SMALL, "minibatches": 2, "epochs": 2, "kl_stop": True}, CONTINUOUS, None),
+    "pqn": ({**SMALL, "minibatches": 2, "epochs": 2}, DISCRETE, None),
     "recurrent_dqn": (
         {**BATCH, "lstm": 8, "burn_in": 1, "length": 3},
         DISCRETE,
         {**REPLAY, "name": "sequence", "stride": 2},
     ),
+    "sac": ({**BATCH, "batch_norm": True, "policy_delay": 2}, CONTINUOUS, REPLAY),
     "td3": (BATCH, CONTINUOUS, REPLAY),
 }
 
@@ -65,7 +67,7 @@ def test_every_agent_learns_in_shards(name):
     assert np.isfinite(metrics["loss"])
     counters = runner.counters()
     assert counters["env_steps"] == runner.parts.workflow.warmup_steps + 3 * 24 * 4
-    per_update = {"ppo": 4, "dyna_q": 3}.get(name, 1) * (2 if SETTINGS[name][2] else 1)
+    per_update = {"ppo": 4, "pqn": 4, "dyna_q": 3}.get(name, 1) * (2 if SETTINGS[name][2] else 1)
     assert counters["updates"] == metrics["updates"] == 3 * per_update
 
 

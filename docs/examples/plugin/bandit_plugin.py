@@ -65,6 +65,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         act=act,
         gradient=gradient,
         apply=apply,
+        stochastic=True,
     )
 
 

@@ -41,7 +41,7 @@ from jaxrl_hpc.types import (
     Store,
     Workflow,
 )
-from jaxrl_hpc.workflows.base import Resources, WorkflowBase, WorkflowConfig
+from jaxrl_hpc.workflows.base import WAITING, Resources, WaitingMode, WorkflowBase, WorkflowConfig
 from jaxrl_hpc.workflows.sharded.execution import (
     DIVIDED,
     SAME,
@@ -96,6 +96,7 @@ class Config(WorkflowConfig):
         changeable=True,
         ge=0,
     )
+    waiting: WaitingMode = static("auto", WAITING, changeable=True)
 
     @model_validator(mode="after")
     def _devices_hold_shards(self) -> Self:
@@ -113,6 +114,7 @@ class Config(WorkflowConfig):
             mpi_in_programs=True,
             engine=self.engine,
             deadline_seconds=self.deadline_seconds,
+            waiting=self.waiting,
         )
 
 

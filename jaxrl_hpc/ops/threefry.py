@@ -1,0 +1,61 @@
+"""JAX's random numbers as one compiled call on CPUs: the same words, bit for bit, in a tenth of the time.
+
+XLA runs the 20 rounds of Threefry-2x32 as a loop of small steps on CPUs, which costs a small agent up to a
+tenth of its iteration. `install` gives JAX's primitive a new lowering for CPUs; keys and numbers stay as they
+are, so that nothing else has to know. Programs that are exported keep to plain operations, because the
+library may not be where they are loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.random import threefry2x32_p
+from jax.interpreters import mlir
+
+from jaxrl_hpc.ops.ffi import register
+from jaxrl_hpc.types import Array
+
+LIBRARY = Path(__file__).with_name("libthreefry.so")
+TARGET = "jaxrl_hpc_threefry"
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def compiled(key0: Array, key1: Array, count0: Array, count1: Array) -> list[Array]:
+    """The hash of counters by keys, all uint32, by the library."""
+    words = jnp.broadcast_arrays(key0, key1, count0, count1)
+    shape = jax.ShapeDtypeStruct(words[0].shape, jnp.uint32)
+    return list(jax.ffi.ffi_call(TARGET, (shape, shape))(*words))
+
+
+def written_out(key0: Array, key1: Array, count0: Array, count1: Array) -> list[Array]:
+    """The same in plain operations."""
+    keys = (key0, key1, key0 ^ key1 ^ jnp.uint32(0x1BD11BDA))
+    x0, x1 = count0 + key0, count1 + key1
+    for group in range(5):
+        for by in ROTATIONS[group % 2]:
+            x0 = x0 + x1
+            x1 = ((x1 << jnp.uint32(by)) | (x1 >> jnp.uint32(32 - by))) ^ x0
+        x0 = x0 + keys[(group + 1) % 3]
+        x1 = x1 + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+    return [x0, x1]
+
+
+@functools.cache
+def install() -> bool:
+    """Use the library for every program lowered for CPUs from now on; False: it is not there."""
+    if not register(LIBRARY, {TARGET: "Threefry"}):
+        return False
+    by_call = mlir.lower_fun(compiled, multiple_results=True)
+    plainly = mlir.lower_fun(written_out, multiple_results=True)
+
+    def lower(context: Any, *operands: Any) -> Any:
+        exported = context.module_context.lowering_parameters.for_export
+        return (plainly if exported else by_call)(context, *operands)
+
+    mlir.register_lowering(threefry2x32_p, lower, platform="cpu")
+    return True

@@ -1,0 +1,95 @@
+"""Every kind of figure from stored data: no text lies on another, none leaves the picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from jaxrl_hpc.report.data import load_runs
+from jaxrl_hpc.report.plots import learning_curves
+from jaxrl_hpc.scaling import figure as scaling_figure
+from tests.report.made_runs import make_run
+from tests.test_docs import DOCS, study
+
+DATA, RESULTS = DOCS / "data", DOCS / "results"
+
+
+def flaws(figure: Figure) -> list[str]:
+    """Texts that collide or are cut off."""
+    FigureCanvasAgg(figure).draw()
+    renderer = figure.canvas.get_renderer()
+    hidden = {text for axes in figure.axes if not axes.get_visible() for text in axes.findobj(Text)}
+    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip() and t not in hidden]
+    boxes = []
+    for text in texts:
+        box = text.get_window_extent(renderer)
+        axis = next((a for p in figure.axes for a in (p.xaxis, p.yaxis) if _labels(a, text)), None)
+        if axis is None or _within(axis, text):
+            boxes.append((text.get_text(), box))
+    width, height = figure.bbox.size
+    found = [
+        f"{name!r} is cut off"
+        for name, b in boxes
+        if b.x0 < -1 or b.y0 < -1 or b.x1 > width + 1 or b.y1 > height + 1
+    ]
+    for index, (name, a) in enumerate(boxes):
+        for other, b in boxes[index + 1 :]:
+            if min(a.x1, b.x1) - max(a.x0, b.x0) > 2 and min(a.y1, b.y1) - max(a.y0, b.y0) > 2:
+                found.append(f"{name!r} lies on {other!r}")
+    return found
+
+
+def _labels(axis, text: Text) -> bool:
+    return any(text in (tick.label1, tick.label2) for tick in (*axis.majorTicks, *axis.minorTicks))
+
+
+def _within(axis, text: Text) -> bool:
+    """Ticks outside of the limits exist, but are not drawn."""
+    low, high = sorted(axis.get_view_interval())
+    place = text.get_position()[0 if axis.axis_name == "x" else 1]
+    return low - 1e-9 * abs(low) <= place <= high + 1e-9 * abs(high)
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """Figures that scripts save, instead of files."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    return figures
+
+
+@pytest.mark.parametrize("case", ["dqn_weak", "ppo_strong", "ppo_weak"])
+def test_scaling(case: str, drawn: list[Figure], tmp_path: Path) -> None:
+    scaling_figure.draw(json.loads((DATA / f"scaling_{case}.json").read_text()), tmp_path / "x.png")
+    assert flaws(drawn[0]) == []
+
+
+def test_packing(drawn: list[Figure], tmp_path: Path) -> None:
+    study("packing").draw(json.loads((RESULTS / "packing.json").read_text()), tmp_path / "x.png")
+    assert flaws(drawn[0]) == []
+
+
+@pytest.mark.parametrize("name", ["window_collisions", "intervals"])
+def test_figures_of_stored_studies(name: str) -> None:
+    assert flaws(study(name).figure_of(json.loads((RESULTS / f"{name}.json").read_text()))) == []
+
+
+@pytest.mark.parametrize(
+    "agents", [["dqn"], ["dqn", "ppo"], ["dqn", "ppo", "a2c_vtrace", "recurrent_dqn", "dyna_q"]]
+)
+def test_learning_curves(agents: list[str], tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / agent, agent=agent, seeds=3 + i) for i, agent in enumerate(agents)]
+    assert flaws(learning_curves(load_runs(runs), "eval", "eval_return")) == []
+
+
+def test_a_collision_is_found() -> None:
+    figure = Figure()
+    figure.text(0.5, 0.5, "one text")
+    figure.text(0.5, 0.51, "another")
+    figure.text(0.99, 0.1, "a text that is cut off")
+    assert len(flaws(figure)) == 2
