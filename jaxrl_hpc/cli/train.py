@@ -44,18 +44,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="say what would be trained: parts, shapes, memory, time"
     )
 
+    by_hand = parser.add_argument_group(
+        "processes without MPI", "for workflow sharded; srun and mpirun need none of these"
+    )
+    by_hand.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is to be found")
+    by_hand.add_argument("--processes", type=int, metavar="N", help="how many there are")
+    by_hand.add_argument("--process", type=int, metavar="I", help="which of them this one is, from 0 on")
+    by_hand.add_argument(
+        "--start-seconds", type=float, default=120.0, metavar="S", help="to wait for all (default: 120)"
+    )
+
 
 def run(args: argparse.Namespace) -> int:
+    from jaxrl_hpc.comm import launch
     from jaxrl_hpc.comm.ranks import world
     from jaxrl_hpc.config.sources import name_run, read_source
     from jaxrl_hpc.runs.directory import RunDirectory
 
     ranks = world()
     with ranks.guard(), os_errors_told():
+        launch.by_hand(args.coordinator, args.processes, args.process, args.start_seconds)
+        without_mpi = launch.found()
+        processes = without_mpi.processes if without_mpi else ranks.size
         source, data = read_source(args.config, args.overrides)
         named = name_run(data, source)
-        folder, automatic = choose_folder(args, data["run"], named, ranks.size)
-        if folder and not (automatic or args.dry_run or ranks.size > 1):
+        folder, automatic = choose_folder(args, data["run"], named, processes)
+        if folder and not (automatic or args.dry_run or processes > 1):
             RunDirectory(folder).check_openable(args.resume, args.overwrite)  # refused before JAX is loaded
 
         from jaxrl_hpc.config.files import from_dict, mistakes_located
@@ -68,6 +82,11 @@ def run(args: argparse.Namespace) -> int:
 
             print(describe(config, next_free(folder) if automatic else folder))
             return 0
+        if without_mpi and args.coordinator and not config.workflow.resources().engine:
+            raise UserError(
+                f"--coordinator: workflow {config.workflow.name!r} cannot use processes without MPI; use "
+                "workflow.name=sharded, or start it with mpirun"
+            )
         with claimed(folder) if automatic else contextlib.nullcontext(folder) as run_dir:
             return train_in(run_dir, config, ranks, args)
 

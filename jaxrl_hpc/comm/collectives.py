@@ -1,13 +1,11 @@
-"""Collectives over shards: first over the devices of a process, then over the ranks of a job.
+"""Collectives over shards, traced into the program: over its devices, or over ranks.
 
 Every collective takes a tree whose leaves have a leading axis of local shards [L, …] and has three parts:
 
-    local    inside the program: over this device's shards, then over the devices of the process
-    across   over ranks: mpi4jax, one message (polling.py where waiting ranks sleep)
-    finish   inside the program: from the message back to a tree
-
-On one device per process all three are traced into the same program. mpi4jax cannot be part of a
-program for several devices; there `across` is a program of its own on one of them, between the others.
+    local    over this device's shards, then over the devices of the program
+    across   over ranks, if a program has one device and ranks are connected by MPI: mpi4jax, one message
+             (polling.py where waiting ranks sleep)
+    finish   from the message back to a tree
 
 `add` is the sum over shards, one flattened vector of floats. When `deterministic`, all shards' vectors
 are gathered and added in order of shard, which no layout can change; otherwise sums are hierarchical.
@@ -49,7 +47,7 @@ class Collectives(NamedTuple):
 
     def local(self, kind: Kind, tree: PyTree) -> Array:
         """[F] for sums, [local shards, F] where everyone's part is needed."""
-        several = len(self.layout.devices) > 1
+        several = len(self.layout.program_devices) > 1
         if self._summed(kind):
             vector = _flat(kind, jax.tree.map(lambda x: x.sum(axis=0, dtype=x.dtype), tree))
             return lax.psum(vector, DEVICE) if several else vector

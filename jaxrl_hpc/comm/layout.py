@@ -7,12 +7,13 @@ A run is divided into S logical shards once and for all; ranks and devices only 
 
 Everything that belongs to a shard (environment copies, replay, keys) is keyed by the shard's number, so
 any layout computes the same run. Arrays that belong to shards have a leading axis of shards, divided
-over the devices of a process; everything else is the same on all devices.
+over the devices of a program; everything else is the same on all devices. A program has the devices of its
+process, or those of all processes if JAX has connected them (`distributed.py`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.types import PyTree
 
 DEVICE = "device"  # the mesh axis
 
@@ -31,6 +33,16 @@ class Layout(NamedTuple):
     ranks: int
     rank: int
     devices: tuple[jax.Device, ...]  # of this process
+    everywhere: tuple[jax.Device, ...] = ()  # of all processes, in order of ranks, if programs span them
+
+    @property
+    def spans_processes(self) -> bool:
+        return len(self.everywhere) > len(self.devices)
+
+    @property
+    def program_devices(self) -> tuple[jax.Device, ...]:
+        """That a program runs on."""
+        return self.everywhere or self.devices
 
     @property
     def local(self) -> int:
@@ -44,7 +56,7 @@ class Layout(NamedTuple):
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh(np.array(self.devices), (DEVICE,))
+        return Mesh(np.array(self.program_devices), (DEVICE,))
 
     @property
     def replicated(self) -> NamedSharding:
@@ -54,6 +66,25 @@ class Layout(NamedTuple):
     def divided(self) -> NamedSharding:
         """Along the leading axis of shards."""
         return NamedSharding(self.mesh, PartitionSpec(DEVICE))
+
+    def place(self, tree: PyTree, *, divided: bool = False) -> PyTree:
+        """What this process has, on the program's devices.
+
+        Args:
+          tree: the same in all processes; if divided, leaves [local shards, …] of this one.
+        """
+        sharding = self.divided if divided else self.replicated
+        if not self.spans_processes:
+            return jax.device_put(tree, sharding)
+
+        def put(leaf: Any) -> Any:
+            if isinstance(leaf, jax.core.Tracer):
+                return leaf  # only shapes are looked at
+            if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+                return leaf  # it is there already
+            return jax.make_array_from_process_local_data(sharding, leaf)
+
+        return jax.tree.map(put, tree)
 
     def rank_of(self, shard: int) -> int:
         return shard // self.local
@@ -91,11 +122,23 @@ def choose_devices(
 
 def make_layout(shards: int, devices: int, ranks: Ranks) -> Layout:
     """The layout of this job; `devices` as in the config, 0 for as many as there are."""
-    chosen = choose_devices(jax.local_devices(), devices, ranks.local_rank, ranks.local_size)
+    connected = jax.process_count() > 1
+    place = (0, 1) if connected else (ranks.local_rank, ranks.local_size)  # a process sees only its own then
+    chosen = choose_devices(jax.local_devices(), devices, *place)
     workers = ranks.size * len(chosen)
     if shards % workers:
         raise UserError(
             f"workflow.shards is {shards}: it must be a multiple of ranks × devices = "
             f"{ranks.size} × {len(chosen)}"
         )
-    return Layout(shards, ranks.size, ranks.rank, chosen)
+    everywhere: tuple[jax.Device, ...] = ()
+    if connected:
+        numbers = ranks.everyone(len(chosen))[:, 0].tolist()
+        if len(set(numbers)) > 1:
+            raise UserError(
+                f"workflow.devices: processes have {', '.join(map(str, numbers))} devices, but all must have "
+                f"as many: set workflow.devices={min(numbers)}"
+            )
+        by_rank = [[d for d in jax.devices() if d.process_index == rank] for rank in range(ranks.size)]
+        everywhere = tuple(device for found in by_rank for device in found[: len(chosen)])
+    return Layout(shards, ranks.size, ranks.rank, chosen, everywhere)

@@ -24,11 +24,13 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.extras import INSTALL_MPI
 
 if TYPE_CHECKING:
+    from jaxrl_hpc.comm.hub import Connection
     from jaxrl_hpc.types import PyTree
 
 T = TypeVar("T")
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 AGREE_SECONDS = 5.0  # how long a failing rank waits to see whether all fail alike
+VERDICT_SECONDS = 3.0  # how long it waits for the news that another one has died, which explains its error
 
 
 def launched_size() -> int:
@@ -53,6 +55,8 @@ class Ranks:
         # for collectives inside compiled programs
         self.programs = cast(Any, comm.Clone() if comm else None)
         self._guarded = False
+        self.connection: Connection | None = None  # by which the death of a process is noticed at once
+        self.on_gone: Callable[[int, str], None] | None = None  # what to do then
         self.local_rank, self.local_size = 0, 1  # among the processes on this node
         if comm:
             from mpi4py import MPI
@@ -69,6 +73,11 @@ class Ranks:
         """Rank 0's value, on all ranks."""
         self._meet()
         return self._host.bcast(value) if self._host else value
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all ranks."""
+        self._meet()
+        return self._host.allgather(value) if self._host else [value]
 
     def everyone(self, *numbers: int) -> np.ndarray:
         """The numbers of all ranks, [ranks, numbers] int64."""
@@ -148,8 +157,7 @@ class Ranks:
             result = function()
         except UserError as error:
             problem = str(error)
-        self._meet()
-        problems = self._host.allgather(problem) if self._host else [problem]
+        problems = self.gather(problem)
         if any(p is not None for p in problems):
             raise UserError(self.summary_of(problems))
         return cast(T, result)
@@ -182,6 +190,15 @@ class Ranks:
             self._host.Abort(status)
         os._exit(status)
 
+    def attach(self, connection: Connection) -> None:
+        """Notice by this connection when a process dies."""
+        self.connection = connection
+        connection.on_gone = self._gone
+
+    def _gone(self, rank: int, what: str) -> None:
+        assert self.connection is not None
+        (self.on_gone or self.connection.say_and_exit)(rank, what)
+
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Any exception inside ends the whole job, so that no rank waits for one that failed."""
@@ -201,6 +218,8 @@ class Ranks:
         except Exception:
             if self.size == 1:
                 raise
+            if self.connection is not None:  # it ends this process if another one's death was the reason
+                time.sleep(VERDICT_SECONDS)
             print(f"rank {self.rank} of {self.size} failed and ends the job:", file=sys.stderr)
             traceback.print_exc()
             self.abort(1)
@@ -218,9 +237,22 @@ class Ranks:
         return True
 
 
-@functools.cache
+_joined: Ranks | None = None
+
+
+def join(ranks: Ranks) -> None:
+    """From now on this process belongs to a job without MPI."""
+    global _joined
+    _joined = ranks
+
+
 def world() -> Ranks:
     """The job that this process belongs to. Starts MPI if a launcher started us."""
+    return _joined or _launched()
+
+
+@functools.cache
+def _launched() -> Ranks:
     expected = launched_size()
     if expected == 1:
         return Ranks()

@@ -2,9 +2,10 @@
 
 A collective cannot time out, and a stopped process (SIGSTOP, a node that hangs) reports nothing. So a thread
 of every rank periodically writes a small file with the rank's host, process, phase and chunk; the
-thread of the rank before it watches that file. Two things end the job:
+thread of the rank before it watches that file. Three things end the job:
 
 - the watched file has not changed for `deadline` seconds: that rank is no longer running;
+- a connection says that a rank has died (`hub.py`), where there is one: at once;
 - this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks are running. This
   verdict comes a few polls later, so that the stalled rank is named, not those that wait for it. Outside of
   chunks (compiling, starting, a final evaluation) it has twelve times as long, and an hour at least.
@@ -57,10 +58,16 @@ class Watchdog:
             self.ranks.barrier()  # all files are there
             self._thread = threading.Thread(target=self._watch, daemon=True)
             self._thread.start()
+            self.ranks.on_gone = self._gone
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def _gone(self, rank: int, what: str) -> None:
+        self._end(f"{self._describe(rank)} {what}")
+
+    def __exit__(self, error: object, *_: object) -> None:
         if self._thread is not None:
+            if error is None:  # else a rank that died may be the reason, and is to be named
+                self.ranks.on_gone = None
             self._stop.set()
             self._thread.join()
 

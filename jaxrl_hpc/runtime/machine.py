@@ -14,10 +14,11 @@ from pathlib import Path
 import jax
 import psutil
 
-from jaxrl_hpc.comm import polling, waiting
-from jaxrl_hpc.comm.ranks import Ranks, world
+from jaxrl_hpc.comm import launch, polling, waiting
+from jaxrl_hpc.comm.ranks import Ranks, join, world
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.ops import threefry
+from jaxrl_hpc.runtime import engine
 
 # Without fused multiply-add a product and a sum are rounded one by one, whichever way XLA fuses them; with it
 # programs for one and for several devices, which it fuses differently, would differ in last bits.
@@ -100,6 +101,8 @@ def prepare(config: Config, lanes: int) -> str:
         if platform.machine() in ("x86_64", "AMD64"):
             add_xla_flag(ROUND_TWICE if exact else WIDE_VECTORS)
     threefry.install()
+    if config.workflow.uses_ranks:
+        engine.start(config, world())
     enable_compilation_cache()
     return hint
 
@@ -129,8 +132,15 @@ def choose_waiting(config: Config, ranks: Ranks) -> str:
 
 
 def ranks_of(config: Config) -> Ranks:
-    """The job that the run is spread over; this process alone if the workflow knows no other."""
-    return world() if config.workflow.uses_ranks else Ranks()
+    """The job that the run is spread over; this process alone if the workflow knows no other.
+
+    Waits for the other processes if they were started without MPI.
+    """
+    if not config.workflow.uses_ranks:
+        return Ranks()
+    if world().size == 1 and config.workflow.resources().engine and (found := launch.found()):
+        join(found.connect())
+    return world()
 
 
 def backend_is_up() -> bool:

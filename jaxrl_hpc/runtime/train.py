@@ -21,7 +21,7 @@ from jaxrl_hpc.metrics.progress import Compiling, Progress
 from jaxrl_hpc.metrics.trace import merge
 from jaxrl_hpc.metrics.trackers import check_installed
 from jaxrl_hpc.runs.directory import RunDirectory
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import engine, machine
 from jaxrl_hpc.runtime.build import Parts, build, hypers_of
 from jaxrl_hpc.runtime.memory import check_memory
 from jaxrl_hpc.runtime.seeds import Lane, SeedRunner
@@ -105,19 +105,21 @@ def train(
         stack.enter_context(ranks.guard())
         resume = ranks.share(resume)  # a rank that looked later may see the folder that rank 0 has just made
 
-        def claim() -> tuple[RunDirectory, dict[str, Any] | None]:
+        def claim() -> tuple[RunDirectory, dict[str, Any], dict[str, Any] | None]:
             run = RunDirectory.open(folder, resume=resume, overwrite=overwrite)
             stack.enter_context(run.lock())
             if overwrite or not run.config_path.exists():
-                return run, None
-            check_same_config(config, run.read_config())
-            return run, run.read_summary()
+                return run, {}, None
+            saved = run.read_config()
+            check_same_config(config, saved)
+            return run, saved, run.read_summary()
 
-        run, summary = ranks.first_does(claim)
+        run, saved, summary = ranks.first_does(claim)
         if summary is not None:
             say(f"{run.path} is finished already")
             return TrainResult(True, summary, ranks.first)
         ranks.first_does(lambda: check_installed(config.run.trackers))
+        config = engine.settle(config, ranks, saved.get("workflow", {}).get("engine", "auto"))
         stop = stack.enter_context(StopSignals())
         deadline = config.workflow.resources().deadline_seconds
         watchdog = stack.enter_context(Watchdog(ranks, run.path / "ranks", deadline))

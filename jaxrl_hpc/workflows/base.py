@@ -44,6 +44,7 @@ class Resources(NamedTuple):
     deterministic: bool = False  # the same bits on every layout: programs must round alike
     shares_cores: bool = False  # several processes of a node work at the same time: one thread each
     mpi_in_programs: bool = False  # they cannot call the host then
+    engine: Literal["", "auto", "mpi", "jax"] = ""  # what connects programs of several processes; "": MPI
     deadline_seconds: float = 0.0  # longest time without progress; 0: any
     waiting: WaitingMode = "auto"  # how ranks wait for each other
 

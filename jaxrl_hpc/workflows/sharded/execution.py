@@ -1,15 +1,9 @@
-"""Two ways to run the same stages.
-
-OneProgram: stages and collectives are traced into one program with its loops; for one device per rank, and
-for many devices of one process. HostDriven: for many devices and many ranks at once, where MPI cannot be
-part of a program; every run of stages up to a collective is a program, the host calls one after the other
-and does the part over ranks between them.
-"""
+"""Stages and collectives become one program with its loops: for one device of a rank, or a mesh of many."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
@@ -28,22 +22,8 @@ SAME, DIVIDED = PartitionSpec(), PartitionSpec(DEVICE)
 AS_WRITTEN = {"xla_disable_hlo_passes": "algsimp"}
 
 
-class Driver(Protocol):
-    """What an iteration is written with."""
-
-    def chain(
-        self, stages: Sequence[Stage], work: IterationWork, local: ShardWork
-    ) -> tuple[IterationWork, ShardWork, PyTree]:
-        """Stages with the collectives after them; also what the last collective brought."""
-        ...
-
-    def repeat(
-        self, count: Any, body: Body, work: IterationWork, local: ShardWork
-    ) -> tuple[IterationWork, ShardWork]: ...
-
-
-class OneProgram:
-    """To be called while a program is traced."""
+class Driver:
+    """What an iteration is written with; to be called while a program is traced."""
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
@@ -51,6 +31,7 @@ class OneProgram:
     def chain(
         self, stages: Sequence[Stage], work: IterationWork, local: ShardWork
     ) -> tuple[IterationWork, ShardWork, PyTree]:
+        """Stages with the collectives after them; also what the last collective brought."""
         received: PyTree = ()
         for stage in stages:
             work, local, sent = stage.run(work, local, received)
@@ -78,7 +59,7 @@ class CollectiveMessage(NamedTuple):
     times: int  # per iteration
 
 
-class Once(OneProgram):
+class Once(Driver):
     """Every loop body once: enough to see shapes, and what is sent how often."""
 
     def __init__(self, collectives: Collectives) -> None:
@@ -100,85 +81,6 @@ class Once(OneProgram):
         return result
 
 
-class HostDriven:
-    """Calls one program per stage; the overhead is the price of this layout."""
-
-    def __init__(self, collectives: Collectives) -> None:
-        self.collectives = collectives
-        self._across = {
-            kind: jax.jit(lambda x, kind=kind: collectives.across(kind, x))
-            for kind in ("add", "gather", "total")
-        }
-        self._programs: dict[tuple[Stage, ...], list[tuple[Callable[..., Any], Kind | None]]] = {}
-
-    def chain(
-        self, stages: Sequence[Stage], work: IterationWork, local: ShardWork
-    ) -> tuple[IterationWork, ShardWork, PyTree]:
-        key = tuple(stages)
-        if key not in self._programs:
-            self._programs[key] = self._make(stages)
-        message: PyTree = ()
-        for program, kind in self._programs[key]:
-            work, local, message = program(work, local, message)
-            if kind is not None:
-                over_ranks = self._across[kind](message.addressable_data(0))
-                message = jax.device_put(over_ranks, self.collectives.layout.replicated)
-        return work, local, message
-
-    def repeat(
-        self, count: Any, body: Body, work: IterationWork, local: ShardWork
-    ) -> tuple[IterationWork, ShardWork]:
-        for _ in range(int(count)):
-            work, local = body(work, local)
-        return work, local
-
-    def _make(self, stages: Sequence[Stage]) -> list[tuple[Callable[..., Any], Kind | None]]:
-        """Programs: each begins with what a collective brought and ends with what the next one sends."""
-        groups: list[list[Stage]] = [[]]
-        for stage in stages:
-            groups[-1].append(stage)
-            if stage.then:
-                groups.append([])
-        programs: list[tuple[Callable[..., Any], Kind | None]] = []
-        before: tuple[Kind, dict[str, PyTree]] | None = None
-        for group in groups:
-            then = group[-1].then if group else None
-            sent_shape: dict[str, PyTree] = {}
-            function = self._piece(group, before, then, sent_shape)
-            programs.append((self._program(function), then))
-            before = (then, sent_shape) if then else None
-        return programs
-
-    def _piece(
-        self,
-        group: list[Stage],
-        before: tuple[Kind, dict[str, PyTree]] | None,
-        then: Kind | None,
-        sent_shape: dict[str, PyTree],
-    ) -> Callable[[IterationWork, ShardWork, PyTree], tuple[IterationWork, ShardWork, PyTree]]:
-        collectives = self.collectives
-
-        def piece(
-            work: IterationWork, local: ShardWork, message: PyTree
-        ) -> tuple[IterationWork, ShardWork, PyTree]:
-            received: PyTree = ()
-            if before:  # its shapes are known: the program before this one has been traced
-                received = collectives.finish(before[0], message, before[1]["like"])
-            for stage in group:
-                work, local, received = stage.run(work, local, received)
-            if then:
-                sent_shape["like"] = shape_of_one(received)
-                received = collectives.local(then, received)
-            return work, local, received
-
-        return piece
-
-    def _program(self, piece: Callable[..., Any]) -> Callable[..., Any]:
-        specs = (SAME, DIVIDED, SAME)
-        collectives = self.collectives
-        return placed(collectives.layout, piece, specs, specs, (0, 1), as_written=collectives.deterministic)
-
-
 def placed(
     layout: Layout,
     function: Callable[..., Any],
@@ -188,12 +90,12 @@ def placed(
     *,
     as_written: bool = False,
 ) -> Callable[..., Any]:
-    """The function compiled for the devices of this process; specs say what is divided over them.
+    """The function compiled for the devices of the layout; specs say what is divided over them.
 
     Args:
       as_written: arithmetic is rounded as the function has it, whatever the layout (on CPUs).
     """
-    if len(layout.devices) > 1:
+    if len(layout.program_devices) > 1:
         # Results are the same on all devices by construction, which the checker cannot always see.
         function = jax.shard_map(
             function, mesh=layout.mesh, in_specs=inputs, out_specs=outputs, check_vma=False

@@ -5,21 +5,24 @@
 
 Environment copies, replay, keys and batch are divided into S logical shards; ranks and devices hold
 shards, and which holds which changes nothing (`comm/layout.py`). Parameters are the same everywhere: each
-device applies the same mean. Ranks come from the launcher: `mpirun -n N jaxrl-hpc train …` or `srun`.
+device applies the same mean. Ranks come from the launcher: `mpirun -n N jaxrl-hpc train …` or `srun`. Between
+them, `engine: mpi` has mpi4jax inside programs of one device each, `engine: jax` one program over the devices
+of all (`runtime/engine.py` chooses).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from pydantic import model_validator
 
 from jaxrl_hpc.comm.collectives import Collectives, compare_replicas, ordered_sum
+from jaxrl_hpc.comm.distributed import gloo_lines_hidden
 from jaxrl_hpc.comm.layout import Layout, make_layout
 from jaxrl_hpc.comm.ranks import Ranks, world
 from jaxrl_hpc.errors import UserError
@@ -44,9 +47,7 @@ from jaxrl_hpc.workflows.sharded.execution import (
     SAME,
     CollectiveMessage,
     Driver,
-    HostDriven,
     Once,
-    OneProgram,
     placed,
 )
 from jaxrl_hpc.workflows.sharded.stages import Stages, make_init, make_stages
@@ -77,6 +78,12 @@ class Config(WorkflowConfig):
         ge=0,
         le=MAX_DEVICES,
     )
+    engine: Literal["auto", "mpi", "jax"] = static(
+        "auto",
+        "what connects processes: mpi4jax, with one device each, or JAX itself; auto: jax with GPUs, with "
+        "several devices per process, or without mpi4jax, else mpi",
+        changeable=True,
+    )
     deterministic: bool = static(
         False, "the same bits on every number of ranks and devices, for some speed; else within rounding"
     )
@@ -105,6 +112,7 @@ class Config(WorkflowConfig):
             shards=self.shards,
             deterministic=self.deterministic,
             mpi_in_programs=True,
+            engine=self.engine,
             deadline_seconds=self.deadline_seconds,
             waiting=self.waiting,
         )
@@ -115,7 +123,12 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
     config.check_priorities(agent, replay)
     ranks = world()
     layout = make_layout(config.shards, config.devices, ranks)
-    check_external(env, config, len(layout.devices))
+    if layout.ranks > 1 and len(layout.devices) > 1 and not layout.spans_processes:
+        raise UserError(
+            f"workflow.engine: mpi has one device per process, but this one has {len(layout.devices)}; set "
+            "workflow.engine=jax, or workflow.devices=1"
+        )
+    check_external(env, config, len(layout.program_devices))
     settings = ShardedSettings(
         shards=config.shards,
         copies=config.num_envs // config.shards,
@@ -136,7 +149,8 @@ def check_external(env: Env, config: Config, devices: int) -> None:
     if devices > 1 or config.deterministic:
         raise UserError(
             f"workflow: env {env.spec.name!r} runs outside of the program and is called for all copies of a "
-            "process at once: set workflow.devices=1 and workflow.deterministic=false"
+            "process at once: set workflow.devices=1, workflow.deterministic=false and, with several "
+            "processes, workflow.engine=mpi"
         )
     if not env.host.simulators.divisible:
         raise UserError(
@@ -190,22 +204,18 @@ class Sharded(WorkflowBase):
         self.warmup_iterations = -(-replay.min_steps // per_shard) if replay else 0
         self.warmup_steps = self.warmup_iterations * self.steps_per_iteration
         self.stages = make_stages(settings, env, agent, replay)
-        self.collectives = Collectives(layout, ranks.programs, settings.deterministic)
+        over_mpi = None if layout.spans_processes else ranks.programs
+        self.collectives = Collectives(layout, over_mpi, settings.deterministic)
         self._first: tuple[Array, PyTree] | None = None  # key and hypers of the first seed
         self._names: list[str] | None = None
         states: Any = ShardedState(SAME, DIVIDED)  # type: ignore[arg-type]
         fresh = make_init(settings, env, agent, replay)
         compiled = functools.partial(placed, layout, as_written=settings.deterministic)
         self._init = compiled(fresh, (SAME, SAME, DIVIDED), states)
-        if layout.ranks > 1 and len(layout.devices) > 1:
-            host = HostDriven(self.collectives)
-            self._step: Callable[..., Any] = functools.partial(self._run, host)
-            self._warmup: Callable[..., Any] = functools.partial(self._fill, host)
-        else:
-            inside = OneProgram(self.collectives)
-            run, fill = functools.partial(self._run, inside), functools.partial(self._fill, inside)
-            self._step = compiled(run, (states, SAME, SAME), (states, SAME), (0,))
-            self._warmup = compiled(fill, (states,), states, (0,))
+        driver = Driver(self.collectives)
+        run, fill = functools.partial(self._run, driver), functools.partial(self._fill, driver)
+        self._step = compiled(run, (states, SAME, SAME), (states, SAME), (0,))
+        self._warmup = compiled(fill, (states,), states, (0,))
 
     # -- the contract --------------------------------------------------------
 
@@ -220,13 +230,13 @@ class Sharded(WorkflowBase):
     def compile(self, shape: PyTree) -> None:
         """By running no iterations of a fresh state."""
         assert self._first is not None, "join comes first"
-        self._check(self.step(self.init(*self._first), 0)[1])
+        with gloo_lines_hidden():
+            self._check(self.step(self.init(*self._first), 0)[1])
 
     def start(self, state: ShardedState) -> ShardedState:
         """On this process's devices. Refuses learners that are not the same on all devices and ranks."""
         placed_state = ShardedState(
-            jax.device_put(state.shared, self.layout.replicated),
-            jax.device_put(state.own, self.layout.divided),
+            self.layout.place(state.shared), self.layout.place(state.own, divided=True)
         )
         state, metrics = self.step(placed_state, 0)
         self._check(metrics)
@@ -266,11 +276,10 @@ class Sharded(WorkflowBase):
         return self.layout.describe()
 
     def init(self, key: Array, hypers: PyTree) -> ShardedState:
-        """A fresh state of this process's shards."""
+        """A fresh state: of this process's shards, of all of them if programs span processes."""
         layout = self.layout
-        shards = jnp.arange(layout.first, layout.first + layout.local, dtype=jnp.int32)
-        key, hypers = jax.device_put((key, hypers), layout.replicated)
-        state: ShardedState = self._init(key, hypers, jax.device_put(shards, layout.divided))
+        shards = np.arange(layout.first, layout.first + layout.local, dtype=np.int32)
+        state: ShardedState = self._init(*layout.place((key, hypers)), layout.place(shards, divided=True))
         return state
 
     def warmup(self, state: ShardedState) -> ShardedState:
@@ -279,9 +288,8 @@ class Sharded(WorkflowBase):
 
     def step(self, state: ShardedState, iterations: Any) -> tuple[ShardedState, Metrics]:
         """Iterations of all shards; metrics are those of all ranks."""
-        sums = {name: jnp.float32(0) for name in self._metric_names(state)}
-        sums, count = jax.device_put((sums, jnp.int32(iterations)), self.layout.replicated)
-        state, metrics = self._step(state, sums, count)
+        sums = {name: np.float32(0) for name in self._metric_names(state)}
+        state, metrics = self._step(state, *self.layout.place((sums, np.int32(iterations))))
         return state, metrics
 
     def _metric_names(self, state: ShardedState) -> list[str]:
