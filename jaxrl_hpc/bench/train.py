@@ -22,12 +22,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from jaxrl_hpc.bench.cases import CASES, PRIORITY_CASES, PRIORITY_GOAL, SLOT_CASES, SLOTS_GOAL, Case
 from jaxrl_hpc.bench.interleave import Entry, Peers, cpu_ratio, learn, machine_facts, ratio, take_turns
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.runtime.machine import available_cores
 
 EXTRA = ("slots", "priorities", "returns")
 NAMES = (*(case.name for case in CASES), *EXTRA)
@@ -141,15 +143,21 @@ class Bench:
         return {"goal": PRIORITY_GOAL, "lines": lines}
 
     def returns(self, seeds: int) -> list[dict[str, Any]]:
-        """What the same number of steps brings each library."""
+        """What the same number of steps brings each library; as many at once as there are cores."""
         lines = []
         for case in CASES:
             for library in self.libraries(case) if case.learning else ():
-                found = []
-                for seed in range(seeds):
-                    work = case.work._replace(budget=case.learning, warm=False, seed=seed)
-                    entry = Entry(library, case.name, work)
-                    found.append(learn(entry, case.learning, self.peers, self.say))
+                works = [
+                    case.work._replace(budget=case.learning, warm=False, seed=seed) for seed in range(seeds)
+                ]
+                with ThreadPoolExecutor(available_cores()) as pool:
+                    jobs = [
+                        pool.submit(
+                            learn, Entry(library, case.name, work), case.learning, self.peers, self.say
+                        )
+                        for work in works
+                    ]
+                    found = [job.result() for job in jobs]
                 lines.append(
                     {
                         "case": case.name,
