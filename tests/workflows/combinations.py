@@ -32,6 +32,8 @@ WORKFLOWS: dict[str, dict[str, Any]] = {
     "rma_queue": {"name": "rma_queue"},
     "central_inference": {"name": "central_inference"},
     "dyna": {"name": "dyna"},
+    "gossip": {"name": "gossip"},
+    "gossip together": {"name": "gossip", "topology": "complete", "staleness": 0},
     "parameter_server": {"name": "parameter_server"},
     "parameter_server global": {"name": "parameter_server", "replay": "global"},
     "parameter_server gradients": {"name": "parameter_server", "optimiser": "server"},
