@@ -184,16 +184,16 @@ def test_results_do_not_depend_on_luck():
 
 
 def test_learners_that_spin_take_cores_from_actors_and_those_that_sleep_do_not():
-    """Two learners of uneven speed on two cores: the faster one's wait is the actors' loss if it spins."""
+    """Four learners on two cores: if they spin, the wait for the last is the actors' loss."""
     costs = Costs(
         length=1, copies=1, compute=0.02, sleep=0.0, inference=LatencyBandwidth(0.0, 1e30), update=0.0,
         accelerator=0.01, spread=0.6, cores=2,
     )  # fmt: skip
-    plan = JobPlan("async", 2, 8)
+    plan = JobPlan("async", 4, 8)
     asleep = simulate(costs, plan, unrolls=2000)
-    assert asleep.steps_per_second == pytest.approx(2 / 0.02, rel=0.03)  # what two cores give
+    assert asleep.steps_per_second == pytest.approx(2 / 0.02, rel=0.1)  # what two cores give
     spinning = simulate(costs._replace(spins=True), plan, unrolls=2000)
-    assert spinning.steps_per_second < 0.9 * asleep.steps_per_second
+    assert spinning.steps_per_second < 0.85 * asleep.steps_per_second
     late = simulate(costs._replace(cores=0, nap=0.1), plan, unrolls=2000)
     assert late.steps_per_second < simulate(costs._replace(cores=0), plan, unrolls=2000).steps_per_second
 
