@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cahn_hilliard_accuracy  # beside this file
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -190,6 +191,7 @@ def write_page() -> None:
             "![best constant temperature](cahn_hilliard_rule.png)",
             "",
         ]
+    lines += cahn_hilliard_accuracy.section()
     lines += ["| agent | command | commit |", "|---|---|---|"]
     for run in runs:
         words = " ".join(command(run.agent))
