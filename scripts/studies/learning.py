@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import comparison  # these are beside this file
+import curves
 import numpy as np
 import tuning
 from command_line import Entry, run
@@ -31,6 +32,7 @@ from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import score
 from jaxrl_hpc.report.data import RunData, load_run, load_runs
 from jaxrl_hpc.report.plots import learning_curves
+from jaxrl_hpc.report.style import MUTED, REFERENCE
 from jaxrl_hpc.runs.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -497,29 +499,36 @@ def tuned(study: str) -> list[str]:
     return ["", "## Tuning", "", head, *lines] if lines else []
 
 
+def figure_of(study: str) -> Figure:
+    """From the stored curves."""
+    runs, metric = curves.load(study)
+    figure = learning_curves(runs, "eval", metric)
+    annotate(figure, STUDIES[study])
+    return figure
+
+
 def annotate(figure: Figure, study: Study) -> None:
-    """Reference controllers as lines, episodes as a second axis."""
-    steps, seconds = figure.axes
-    if study.episode_steps:
+    """Reference controllers as lines with their names in the last panel, episodes as a second axis."""
+    panels = [panel for panel in figure.axes if panel.get_visible()]
+    if study.episode_steps and len(panels) == 2:
         per = study.episode_steps
-        top = steps.secondary_xaxis("top", functions=(lambda x: x / per, lambda x: x * per))
+        top = panels[0].secondary_xaxis("top", functions=(lambda x: x / per, lambda x: x * per))
         top.set_xlabel("Episodes")
         top.xaxis.set_major_formatter(EngFormatter(sep=""))
-        steps.set_title("")
     for label, rule, limited in study.references:
         value = reference(rule, limited)
-        for panel in (steps, seconds):
-            panel.axhline(value, color="#8a93a3", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
-        seconds.annotate(
+        for panel in panels:
+            panel.axhline(value, color=REFERENCE, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
+        panels[-1].annotate(
             f"{label} {value:.2f}",
             (1, value),
             xycoords=("axes fraction", "data"),
-            xytext=(-2, 2),
+            xytext=(-2, -8),
             textcoords="offset points",
             ha="right",
             fontsize=7,
-            color="#5b6270",
-            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.5},
+            color=MUTED,
+            bbox={"facecolor": "white", "alpha": 0.9, "edgecolor": "none", "pad": 0.5},
         )
 
 
@@ -539,10 +548,10 @@ def write_page(study: str) -> None:
     if not rows:
         sys.exit(f"no run of study {study!r} has finished")
     description = STUDIES[study]
-    figure = learning_curves(load_runs([run.path for _, run in rows]), "eval", description.metric)
-    annotate(figure, description)
+    runs = load_runs([run.path for _, run in rows])
+    curves.store(study, "learning", runs, description.metric)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    figure.savefig(RESULTS / f"{study}.png", dpi=110)
+    figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
     missing = [e.name for e in description.entries if e.name not in {entry.name for entry, _ in rows}]
     lines = [
         f"# {description.title}",
