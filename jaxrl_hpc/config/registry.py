@@ -88,6 +88,7 @@ WORKFLOWS = Components(
         "dyna": Place("workflows.actor_learner.dyna"),
         "fused": Place("workflows.fused"),
         "gossip": Place("workflows.gossip"),
+        "offline": Place("workflows.offline"),
         "parameter_server": Place("workflows.parameter_server"),
         "rma": Place("workflows.actor_learner.rma"),
         "rma_queue": Place("workflows.actor_learner.rma_queue"),

@@ -93,7 +93,12 @@ ROOMS: list[tuple[str, list[tuple[str, str]]]] = [
     (ORANGE, [("config", "YAML → validated sections; names → components")]),
     (
         BLUE,
-        [("workflows", "fused · sharded · actor_learner · central_inference · parameter_server · gossip")],
+        [
+            (
+                "workflows",
+                "fused · offline · sharded · actor_learner · central_inference · parameter_server · gossip",
+            )
+        ],
     ),
     (BLUE, [("rollout", "acting: builds every Transition")]),
     (GREEN, [("agents", "algorithms"), ("envs", "environments"), ("replay", "memories")]),
@@ -107,6 +112,7 @@ ROOMS: list[tuple[str, list[tuple[str, str]]]] = [
             ("metrics", "numbers"),
             ("runs", "folders"),
             ("report", "pages"),
+            ("datasets", "recordings"),
         ],
     ),
     (

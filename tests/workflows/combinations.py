@@ -34,6 +34,8 @@ WORKFLOWS: dict[str, dict[str, Any]] = {
     "dyna": {"name": "dyna"},
     "gossip": {"name": "gossip"},
     "gossip together": {"name": "gossip", "topology": "complete", "staleness": 0},
+    "offline": {"name": "offline", "dataset": "made"},
+    "offline then online": {"name": "offline", "dataset": "made", "online_after": 12},
     "parameter_server": {"name": "parameter_server"},
     "parameter_server global": {"name": "parameter_server", "replay": "global"},
     "parameter_server gradients": {"name": "parameter_server", "optimiser": "server"},
