@@ -54,8 +54,8 @@ def goals_table(cells: Cells) -> list[str]:
 
 def speed_table(cells: Cells, predicted: dict[str, float]) -> list[str]:
     lines = [
-        "| workflow | mode | learners + actors | update | steps/s | × 1 learner | updates/step | learners idle "
-        "| actors idle | lag | model | load |",
+        "| workflow | mode | learners + actors | update | steps/s | × 1 learner | updates/step "
+        "| learners idle | actors idle | lag | model | load |",
         "|---" * 12 + "|",
     ]
     for name, found in cells.items():
@@ -87,8 +87,8 @@ def speed_table(cells: Cells, predicted: dict[str, float]) -> list[str]:
 def solve_tables(cells: Cells) -> list[str]:
     """By group and split: how many seeds solved it, when, and the last evaluation of all."""
     lines = [
-        "| group | env | workflow | learners + actors | rate | seeds | solved | median seconds | median steps "
-        "| last evaluation |",
+        "| group | env | workflow | learners + actors | rate | seeds | solved | median seconds "
+        "| median steps | last evaluation |",
         "|---" * 10 + "|",
     ]
     learned = [c for c in cells.values() if c["cell"]["steps"]]
@@ -148,8 +148,8 @@ def fit(costs: Costs, cells: Cells) -> tuple[dict[str, float], str]:
     text = "Cells with several learners are missing."
     if off:
         text = (
-            f"Fitted to {len(small)} cells with one learner; on {len(off)} cells with several, none fitted to, "
-            f"its error is {100 * np.median(off):.0f} % in the median and {100 * max(off):.0f} % at worst "
+            f"Fitted to {len(small)} cells with one learner; on {len(off)} cells with several, none "
+            f"fitted to, its error is {100 * np.median(off):.0f} % in the median and {100 * max(off):.0f} % at worst "
             "(goal: 10 % and 40 %)."
         )
     return predicted, text
@@ -178,14 +178,14 @@ def write(data: dict[str, Any]) -> None:
     lines = [
         "# Several learners on emulated accelerators",
         "",
-        "A2C with V-trace on CartPole, 8 copies per rank that acts, unrolls of 16 steps, one unroll per learner and "
-        "iteration: every step is learned from once whatever the number of learners. A step of all copies takes "
-        "2 ms and learning from an unroll the time said; neither uses a core, so that many ranks share "
-        f"{data.get('machine', {}).get('cores', 2)} cores. Times are emulated: published figures beside them are of "
-        "real networks on real nodes. Made by `python scripts/studies/learners.py`, one cell at a time.",
+        "A2C with V-trace on CartPole, 8 copies per rank that acts, unrolls of 16 steps, one unroll per "
+        "learner and iteration: every step is learned from once whatever the number of learners. A step of "
+        "all copies takes 2 ms and learning from an unroll the time said; neither uses a core, so that many "
+        f"ranks share {data.get('machine', {}).get('cores', 2)} cores. Times are emulated: published figures "
+        "beside them are of real networks on real nodes. Made by `python scripts/studies/learners.py`, one cell at a time.",
         "",
-        f"{len(wanted) - len(missing)} of {len(wanted)} cells are measured, {len(busy)} of them on a busy machine "
-        f"(load above {CALM:g}: they say little about speed). The rest, on a calm one: "
+        f"{len(wanted) - len(missing)} of {len(wanted)} cells are measured, {len(busy)} of them on a busy "
+        f"machine (load above {CALM:g}: they say little about speed). The rest, on a calm one: "
         "`python scripts/studies/learners.py run goals speed tail solve exabooster convergence --calm 1`.",
         "",
         "## Goals",
