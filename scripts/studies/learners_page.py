@@ -149,8 +149,8 @@ def fit(costs: Costs, cells: Cells) -> tuple[dict[str, float], str]:
     if off:
         text = (
             f"Fitted to {len(small)} cells with one learner; on {len(off)} cells with several, none "
-            f"fitted to, its error is {100 * np.median(off):.0f} % in the median and {100 * max(off):.0f} % at worst "
-            "(goal: 10 % and 40 %)."
+            f"fitted to, its error is {100 * np.median(off):.0f} % in the median and {100 * max(off):.0f} % "
+            "at worst (goal: 10 % and 40 %)."
         )
     return predicted, text
 
@@ -182,7 +182,8 @@ def write(data: dict[str, Any]) -> None:
         "learner and iteration: every step is learned from once whatever the number of learners. A step of "
         "all copies takes 2 ms and learning from an unroll the time said; neither uses a core, so that many "
         f"ranks share {data.get('machine', {}).get('cores', 2)} cores. Times are emulated: published figures "
-        "beside them are of real networks on real nodes. Made by `python scripts/studies/learners.py`, one cell at a time.",
+        "beside them are of real networks on real nodes. Made by `python scripts/studies/learners.py`, one "
+        "cell at a time.",
         "",
         f"{len(wanted) - len(missing)} of {len(wanted)} cells are measured, {len(busy)} of them on a busy "
         f"machine (load above {CALM:g}: they say little about speed). The rest, on a calm one: "
