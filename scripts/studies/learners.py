@@ -42,7 +42,7 @@ from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.runtime.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "docs" / "data" / "learners.json"
+DATA, COSTS = (ROOT / "docs" / "data" / f"{name}.json" for name in ("learners", "workflows"))
 COPIES, LENGTH, STEP = 8, 16, 0.002
 TAIL = 1.5  # shape of the Pareto law: a mean, no variance
 CENTRAL = ("parameter_server", "gossip")  # every worker acts and learns
@@ -273,7 +273,9 @@ def main() -> None:
     else:
         from learners_page import write  # beside this file
 
-        write(known())
+        data = known()
+        data["costs"] = json.loads(COSTS.read_text())["costs"]  # of the pieces alone, measured there
+        write(data)
 
 
 if __name__ == "__main__":
