@@ -19,7 +19,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 FETCHED = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=\"(?:https?:)?//[^\"]*\"[^>]*>")
 PAGES = (
     "index", "gallery", "tutorials/first_run", "guides/cluster", "coming_from/exarl", "architecture",
-    "workflows", "reference/api", "reference/config", "recordings", "results/index", "results/intervals", "glossary",
+    "workflows", "reference/api", "reference/config", "recordings", "results/index", "results/intervals",
+    "glossary",
 )  # fmt: skip
 
 
