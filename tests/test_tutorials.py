@@ -25,8 +25,13 @@ def blocks(page: Path) -> list[tuple[str | None, str, str]]:
     return [(m["file"], m["kind"], m["text"]) for m in BLOCK.finditer(page.read_text())]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+CASES = [
+    pytest.param(page, id=page.stem, marks=pytest.mark.full if page.stem == "first_run" else pytest.mark.slow)
+    for page in TUTORIALS
+]
+
+
+@pytest.mark.parametrize("page", CASES)
 def test_tutorial(page: Path, tmp_path: Path) -> None:
     programs = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "REPO": str(ROOT)}

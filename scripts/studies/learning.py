@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import comparison  # these are beside this file
 import curves
 import numpy as np
+import readme
 import tuning
 from command_line import Entry, run
 from comparison import Comparison
@@ -568,6 +569,7 @@ def write_page(study: str) -> None:
         shutil.copy(pictures[0], IMAGES / f"{study}_episode.png")
         lines += ["", f"![an episode](../images/{study}_episode.png)"]
     (RESULTS / f"{study}.md").write_text("\n".join(lines) + "\n")
+    readme.write()
     print(f"wrote docs/results/{study}.md")
 
 
