@@ -72,11 +72,21 @@ def signature(name: str, item: Any) -> list[str]:
     bare = found.replace(return_annotation=inspect.Signature.empty)
     shown = f"{name}{bare}"
     if len(shown) > 88:
-        inner = ",\n    ".join(str(parameter) for parameter in found.parameters.values())
-        shown = f"{name}(\n    {inner},\n)"
+        shown = f"{name}(\n    {',\n    '.join(_parameters(found))},\n)"
     if found.return_annotation is not inspect.Signature.empty:
         shown += f" -> {_name(found.return_annotation)}"
-    return ["```python", shown.replace("jaxrl_hpc.types.", ""), "```", ""]
+    plain = re.sub(r": '([^']*)'", r": \1", shown.replace("jaxrl_hpc.types.", ""))  # annotations are texts
+    return ["```python", plain, "```", ""]
+
+
+def _parameters(found: inspect.Signature) -> list[str]:
+    """As texts, with the star before those that are given by name only."""
+    texts: list[str] = []
+    for parameter in found.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in texts:
+            texts.append("*")
+        texts.append(str(parameter))
+    return texts
 
 
 def _name(annotation: Any) -> str:
@@ -114,7 +124,8 @@ def prose(text: str) -> list[str]:
     """A docstring as Markdown: sections in bold, arguments as a list, indented examples as code."""
     lines: list[str] = []
     section, code = False, False
-    for line in text.splitlines():
+    for raw in text.splitlines():
+        line = raw if raw.startswith("    ") and not section else raw.replace("<", "\\<")
         if SECTIONS.match(line):
             lines += ["```", ""] if code else []
             section, code = True, False
