@@ -72,7 +72,8 @@ def signature(name: str, item: Any) -> list[str]:
     bare = found.replace(return_annotation=inspect.Signature.empty)
     shown = f"{name}{bare}"
     if len(shown) > 88:
-        shown = f"{name}(\n    {',\n    '.join(_parameters(found))},\n)"
+        inner = ",\n    ".join(_parameters(found))
+        shown = f"{name}(\n    {inner},\n)"
     if found.return_annotation is not inspect.Signature.empty:
         shown += f" -> {_name(found.return_annotation)}"
     plain = re.sub(r": '([^']*)'", r": \1", shown.replace("jaxrl_hpc.types.", ""))  # annotations are texts
