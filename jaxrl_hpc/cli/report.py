@@ -55,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
         if len(folders) > 1:
             raise UserError(f"{sweeps[0]} is a sweep, which has a page of its own: give it alone")
         if args.watch is not None:
-            raise UserError("--watch: is for runs; a sweep's page is made when it is asked for")
+            raise UserError(
+                "--watch: follows runs, not sweeps: run the command again to update a sweep's page"
+            )
         write_sweep_report(sweeps[0], output, trust=args.trust)
     else:
         from jaxrl_hpc.report.page import write_report
@@ -98,7 +100,7 @@ def watch(folders: list[Path], output: Path, every: int) -> None:
 
 
 def repeat(write: Callable[[int], Path], every: int, done: Callable[[], bool]) -> None:
-    """Write a page every so many seconds, until there is nothing to watch or the reader presses Ctrl-C."""
+    """Write a page every few seconds, until there is nothing to watch or the reader presses Ctrl-C."""
     from jaxrl_hpc.errors import UserError
 
     if not 1 <= every <= 3600:

@@ -31,9 +31,7 @@ class ActorLearnerConfig(DistributedConfig):
     )
     in_flight: int = static(1, "unrolls of an actor that may be under way before it waits", ge=1, le=1024)
     publish_every: int = static(1, "iterations between new parameters for actors", ge=1)
-    max_lag: int | None = static(
-        None, "unrolls made with parameters older than so many iterations are dropped", ge=0
-    )
+    max_lag: int | None = static(None, "unrolls with a larger lag, in learner iterations, are dropped", ge=0)
     actor_lag: int = static(
         0, "act with parameters at least this many versions behind the newest", ge=0, le=10_000
     )
