@@ -93,7 +93,12 @@ ROOMS: list[tuple[str, list[tuple[str, str]]]] = [
     (ORANGE, [("config", "YAML → validated sections; names → components")]),
     (
         BLUE,
-        [("workflows", "fused · offline · sharded · actor_learner · central_inference · parameter_server")],
+        [
+            (
+                "workflows",
+                "fused · offline · sharded · actor_learner · central_inference · parameter_server · gossip",
+            )
+        ],
     ),
     (BLUE, [("rollout", "acting: builds every Transition")]),
     (GREEN, [("agents", "algorithms"), ("envs", "environments"), ("replay", "memories")]),
@@ -285,6 +290,21 @@ def parameter_server() -> Picture:
     return picture
 
 
+def gossip() -> Picture:
+    picture = Picture(840, 190, "Ranks average their replicas with neighbours")
+    for rank, x in enumerate((20, 300, 580)):
+        picture.frame(x, 20, 240, 120, f"rank {rank}")
+        picture.box(x + 15, 60, 110, 60, BLUE, "H updates", "act and learn")
+        picture.box(x + 145, 60, 80, 60, ORANGE, "replica")
+        picture.arrow((x + 125, 90), (x + 145, 90))
+    for left in (245, 525):
+        picture.arrow((left, 105), (left + 70, 105))
+        picture.arrow((left + 70, 105), (left, 105))
+    picture.arrow((765, 120), (765, 165), (205, 165), (205, 120))
+    picture.arrow((205, 165), (205, 120), words="read the neighbours' replicas and average", at=(485, 182))
+    return picture
+
+
 def dyna() -> Picture:
     picture = Picture(840, 230, "One rank acts in the real environment, others plan with a learned model")
     picture.box(20, 80, 160, 70, BLUE, "last rank", "real environment")
@@ -323,7 +343,7 @@ def packing() -> Picture:
 
 
 DIAGRAMS = (
-    rooms, fused, rma_queue, sharded, async_, rma, central_inference, parameter_server, dyna, packing,
+    rooms, fused, rma_queue, sharded, async_, rma, central_inference, parameter_server, gossip, dyna, packing,
 )  # fmt: skip
 
 

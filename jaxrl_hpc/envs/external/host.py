@@ -1,8 +1,8 @@
 """The host's side of outside environments: simulators that stay alive between calls, and their faults.
 
 The program holds a ticket per copy (the first seed of the reset that made them), and the host finds the
-simulator by it. A ticket that it does not know comes out of a checkpoint: the simulator is created again and the
-episodes under way are cut. A cut episode is a truncated one whose last observation is the last that was seen;
+simulator by it. A ticket that it does not know comes out of a checkpoint: the simulator is created again and
+its unfinished episodes are cut. A cut episode is a truncated one whose last observation is the last that was seen;
 it counts as dropped and in no average.
 """
 
