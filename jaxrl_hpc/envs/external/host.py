@@ -2,8 +2,8 @@
 
 The program holds a ticket per copy (the first seed of the reset that made them), and the host finds the
 simulator by it. A ticket that it does not know comes out of a checkpoint: the simulator is created again and
-its unfinished episodes are cut. A cut episode is a truncated one whose last observation is the last that was seen;
-it counts as dropped and in no average.
+its unfinished episodes are cut: truncated at the last observation that was seen, counted as dropped, and in
+no average.
 """
 
 from __future__ import annotations
