@@ -198,8 +198,8 @@ STUDIES = {
         "MemoryChain: what only a memory can solve",
         "A bit is shown once and asked for ten steps later: +1 for the right answer, −1 for the wrong one. "
         "The twins are the same configs without the LSTM (DQN instead of recurrent DQN); nothing they see at "
-        "the end tells the bit, so 0 is the best they can do. The machine did other work too: times are upper "
-        "bounds.",
+        "the end tells the bit, so 0 is the best they can do. The machine did other work too: times are "
+        "upper bounds.",
         (
             Entry("recurrent_dqn", "memory_chain_recurrent_dqn", 8, 0.95),
             Entry("dqn_twin", "memory_chain_dqn", 8),
