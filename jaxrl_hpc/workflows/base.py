@@ -66,6 +66,11 @@ class WorkflowConfig(ComponentConfig):
         return False
 
     @property
+    def acts(self) -> bool:
+        """Whether it acts in the environment; else recorded transitions can stand for it."""
+        return True
+
+    @property
     def unrolls_per_add(self) -> int:
         """Unrolls that the replay takes at once, one after the other in time: its tree is updated once."""
         return 1
@@ -128,6 +133,10 @@ class WorkflowBase:
     traceable: bool = False
     steps_per_iteration: int
     warmup_steps: int = 0
+
+    @property
+    def has_warmup(self) -> bool:
+        return self.warmup_steps > 0
 
     @property
     def device(self) -> jax.Device:
