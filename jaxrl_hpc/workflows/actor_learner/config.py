@@ -41,9 +41,7 @@ class ActorLearnerConfig(DistributedConfig):
         False,
         "several learners: means of gradients travel while unrolls are taken; actors lag one update",
     )
-    max_lag: int | None = static(
-        None, "unrolls made with parameters older than so many iterations are dropped", ge=0
-    )
+    max_lag: int | None = static(None, "unrolls with a larger lag, in learner iterations, are dropped", ge=0)
     actor_lag: int = static(
         0, "act with parameters at least this many versions behind the newest", ge=0, le=10_000
     )
