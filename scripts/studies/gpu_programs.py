@@ -3,8 +3,9 @@
     python scripts/studies/gpu_programs.py [--devices 4]
 
 Every config of the workflow `sharded` is lowered as one program over all devices of all processes, as
-`workflow.engine: jax` runs it; configs of `fused` for one device. The table has the collectives of each
-program and what it asks of the host, which must be nothing. Written into docs/gpus.md between two marks.
+`workflow.engine: jax` runs it. The table has the collectives of each program and what it asks of the host,
+which must be nothing. Written into docs/gpus.md between two marks. Programs of `fused` are for one device;
+tests lower all of them (tests/config/test_shipped_configs.py).
 """
 
 from __future__ import annotations
@@ -81,24 +82,10 @@ def lower_sharded(config: configs.Config, devices: int) -> Program:
     return read(text, [(m.kind, 4 * m.length, m.times) for m in messages])
 
 
-def lower_fused(config: configs.Config) -> Program:
-    flow = build(config).workflow
-    hypers = jax.tree.map(jnp.float32, hypers_of(config))
-    state = jax.eval_shape(flow.init, jax.random.key(0), hypers)
-    step = jax.jit(flow.step, donate_argnums=0)
-    traced = step.trace(state, jax.ShapeDtypeStruct((), jnp.int32))
-    return read(traced.lower(lowering_platforms=("cuda",)).as_text(), [])
-
-
-def shipped(name: str) -> list[str]:
-    """Configs of a workflow whose environments are programs too."""
-    files = sorted(p for p in (ROOT / "configs").rglob("*.yaml") if p.parent.name != "sweeps")
-    found = []
-    for path in files:
-        config = configs.load(path)
-        if config.workflow.name == name and not build(config).env.external:
-            found.append(str(path.relative_to(ROOT / "configs").with_suffix("")))
-    return found
+def shipped() -> list[str]:
+    files = sorted((ROOT / "configs").rglob("*.yaml"))
+    named = [str(path.relative_to(ROOT / "configs").with_suffix("")) for path in files]
+    return [name for name in named if name.endswith("_sharded")]
 
 
 def table(devices: int) -> list[str]:
@@ -115,17 +102,7 @@ def table(devices: int) -> list[str]:
             f"| `{name}` | {used} | {sent or 'nothing'} | {calls} | {'; '.join(program.host) or 'nothing'} |"
         )
 
-    lines += [row(name, lower_sharded(configs.load(name), devices)) for name in shipped("sharded")]
-    fused = shipped("fused")
-    programs = [lower_fused(configs.load(name)) for name in fused]
-    asked = [name for name, program in zip(fused, programs, strict=True) if program.host]
-    calls = sorted({f"`{call}`" for program in programs for call in program.calls})
-    talks = sum(bool(program.collectives) for program in programs)
-    lines.append(
-        f"| all {len(fused)} of `fused` | {talks or 'none'} | nothing | {', '.join(calls) or 'none'} "
-        f"| {', '.join(asked) or 'nothing'} |"
-    )
-    return lines
+    return [*lines, *(row(name, lower_sharded(configs.load(name), devices)) for name in shipped())]
 
 
 def main() -> None:
