@@ -24,22 +24,39 @@ Metrics = dict[str, jax.Array]
 Loops = dict[str, tuple[Callable[[jax.Array, PyTree], PyTree], PyTree]]  # name -> (loop body, first carry)
 
 
+class Part(NamedTuple):
+    """A part of an observation that was flattened into one vector."""
+
+    name: str  # the way to it, such as sensors/position
+    shape: tuple[int, ...]
+    start: int  # its first element in the vector
+    one_hot: bool = False  # a whole number below shape[0], one-hot encoded
+
+
 class EnvSpec(NamedTuple):
     """What an agent may know of an environment. Static, hashable up to the numpy bounds."""
 
     name: str
     obs_shape: tuple[int, ...]
     obs_dtype: np.dtype
-    num_actions: int | None  # None: continuous
-    action_shape: tuple[int, ...]  # () when discrete
+    num_actions: int | None  # None: continuous, or several choices (action_sizes)
+    action_shape: tuple[int, ...]  # () for one choice
     action_low: np.ndarray | None  # [*action_shape], None when discrete
     action_high: np.ndarray | None
     max_episode_steps: int  # the time limit; bounds an evaluation
     info_keys: tuple[str, ...] = ()  # per-step scalars in EnvStep.info, summed over an episode
+    action_sizes: tuple[int, ...] = ()  # MultiDiscrete: the number of choices of each part of an action
+    layout: tuple[Part, ...] = ()  # what was flattened into the observation; () if nothing was
+    action_mask: bool = False  # the observation's last `choices` elements tell which actions are allowed
 
     @property
     def discrete(self) -> bool:
-        return self.num_actions is not None
+        return self.num_actions is not None or bool(self.action_sizes)
+
+    @property
+    def choices(self) -> int:
+        """Discrete actions: how many, of all parts together."""
+        return self.num_actions or sum(self.action_sizes)
 
     @property
     def action_dtype(self) -> np.dtype:

@@ -70,9 +70,13 @@ def _steps(number: int) -> str:
 
 def _spaces(spec: Any) -> str:
     obs = f"observations {spec.obs_dtype}{list(spec.obs_shape)}"
+    if spec.layout:
+        obs += " of " + ", ".join(f"{part.name} {list(part.shape)}" for part in spec.layout)
     limit = f"episodes of at most {spec.max_episode_steps:,} steps"
     if spec.num_actions is not None:
         return f"{obs}, {spec.num_actions} actions, {limit}"
+    if spec.action_sizes:
+        return f"{obs}, actions of {' × '.join(map(str, spec.action_sizes))} choices, {limit}"
     return f"{obs}, actions float32{list(spec.action_shape)}, {limit}"
 
 

@@ -24,7 +24,7 @@ BATCH = {**SMALL, "batch_size": 24}
 SETTINGS = {
     "a2c": ({**SMALL, "normalise": {"observation": True}}, DISCRETE, None),
     "ddpg": (BATCH, CONTINUOUS, {"name": "uniform", "capacity": 1200, "min_size": 48}),
-    "dqn": ({**BATCH, "n_step": 3}, DISCRETE, REPLAY),
+    "dqn": ({**BATCH, "n_step": 3, "returns": "c51", "atoms": 5, "noisy": True}, DISCRETE, REPLAY),
     "dyna_q": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, DISCRETE, REPLAY),
     "ppo": ({**SMALL, "minibatches": 2, "epochs": 2, "kl_stop": True}, CONTINUOUS, None),
     "pqn": ({**SMALL, "minibatches": 2, "epochs": 2}, DISCRETE, None),
