@@ -25,6 +25,15 @@ def times(spread: dict[str, float]) -> str:
     return f"{spread['median']:.1f}× ({spread['low']:.1f}–{spread['high']:.1f})"
 
 
+def megabytes(result: dict[str, Any]) -> str:
+    """Peak memory; older measurements do not have it."""
+    return f"{result['peak_bytes'] / MEGABYTE:,.0f}" if "peak_bytes" in result else "–"
+
+
+def compile_seconds(result: dict[str, Any]) -> str:
+    return f"{result['compile_seconds']:.1f}" if "compile_seconds" in result else "–"
+
+
 def _cases(report: dict[str, Any]) -> Table:
     table = Table(box=None)
     for name in ("work", "started", "library"):
@@ -46,7 +55,7 @@ def _cases(report: dict[str, Any]) -> Table:
             shown = [case["title"], result["mode"], result["library"]]
             shown += [f"{result['env_steps_per_second']:,.0f}", f"{result['updates_per_second']:,.0f}"]
             shown += [f"{result['cpu_microseconds_per_update']:,.0f}", f"{result['cores']:.1f}"]
-            shown += [f"{result['peak_bytes'] / MEGABYTE:,.0f}", f"{result['compile_seconds']:.1f}"]
+            shown += [megabytes(result), compile_seconds(result)]
             found = against.get((result["library"], result["mode"]))
             if found:
                 shown += [times(found["rate"]), times(found["cpu"])]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 
-from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
+from jaxrl_hpc.checkpoint.checkpointer import Checkpointer, state_bytes
 from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import ComponentConfig, static
@@ -21,6 +21,7 @@ from jaxrl_hpc.types import (
     LearnerState,
     Loops,
     Metrics,
+    Placement,
     PyTree,
     Replay,
     Role,
@@ -64,6 +65,11 @@ class WorkflowConfig(ComponentConfig):
     def cuts_windows(self) -> bool:
         """Whether windows of the replay end with their unroll, because the next one may not continue it."""
         return False
+
+    @property
+    def acts(self) -> bool:
+        """Whether it acts in the environment; else recorded transitions can stand for it."""
+        return True
 
     @property
     def unrolls_per_add(self) -> int:
@@ -130,6 +136,10 @@ class WorkflowBase:
     warmup_steps: int = 0
 
     @property
+    def has_warmup(self) -> bool:
+        return self.warmup_steps > 0
+
+    @property
     def device(self) -> jax.Device:
         return jax.local_devices()[0]
 
@@ -141,6 +151,9 @@ class WorkflowBase:
 
     def compile(self, shape: PyTree) -> None:
         """Programs are compiled when they are first called."""
+
+    def placement(self, shape: PyTree) -> Placement:
+        return Placement(state_bytes(shape))
 
     def start(self, state: PyTree) -> PyTree:
         return state

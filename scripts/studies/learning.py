@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import comparison  # these are beside this file
+import curves
 import numpy as np
+import readme
 import tuning
 from command_line import Entry, run
 from comparison import Comparison
@@ -31,6 +33,7 @@ from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import score
 from jaxrl_hpc.report.data import RunData, load_run, load_runs
 from jaxrl_hpc.report.plots import learning_curves
+from jaxrl_hpc.report.style import MUTED, REFERENCE
 from jaxrl_hpc.runs.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +65,11 @@ ACROBOT_AS_DYNA_Q = (  # the same for Acrobot
     "agent.batch_size=64", "agent.epsilon_fraction=0.2", "replay.name=prioritised", "replay.capacity=65_536",
     "replay.min_size=1_000", "workflow.num_envs=4", "run.total_env_steps=50_000", "run.eval_every=5_000",
 )  # fmt: skip
+EXABOOSTER_AS_DYNA_Q = (  # the same for ExaBooster
+    "agent.batch_size=256", "replay.name=prioritised", "replay.min_size=5_000", "workflow.num_envs=32",
+    "workflow.updates_per_iteration=2", "run.total_env_steps=200_000", "run.eval_every=32_000",
+    "run.log_every=8_000",
+)  # fmt: skip
 TARGET_RATES = {"agent.target_rate": (0.005, 0.02)}
 CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3)}
 CRITIC_RATE = "agent.learning_rate=2e-3"  # the best of them for both
@@ -73,6 +81,11 @@ A2C_BEFORE = (
     "agent.gamma=0.95", "agent.gae_lambda=0.95", "workflow.num_envs=16", "workflow.unroll_length=16",
     "agent.learning_rate=1e-3",
 )  # fmt: skip
+EXABOOSTER_REFERENCES = (
+    ("PI, retuned", "pi_tuned", False),
+    ("drift known", "with_drift", False),
+    ("drift and phase known, thirty actions", "with_phase", True),
+)
 TWO, FIVE = "workflow.updates_per_iteration=2", "workflow.updates_per_iteration=5"
 UNIFORM, PRIORITISED = "replay.name=uniform", "replay.name=prioritised"
 
@@ -161,7 +174,8 @@ STUDIES = {
     ),
     "mountain_car_continuous": Study(
         "MountainCarContinuous-v0",
-        "The reward for reaching the flag is 100 minus the effort; without exploration nothing is found.",
+        "The reward for reaching the flag is 100 minus the effort; without exploration nothing is found. "
+        "The machine did other work too: times are upper bounds.",
         (
             Entry("td3", "mountain_car_continuous_td3", 8, 80),
             Entry("ddpg", "mountain_car_continuous_ddpg", 8, 80),
@@ -189,7 +203,8 @@ STUDIES = {
         "MemoryChain: what only a memory can solve",
         "A bit is shown once and asked for ten steps later: +1 for the right answer, −1 for the wrong one. "
         "The twins are the same configs without the LSTM (DQN instead of recurrent DQN); nothing they see at "
-        "the end tells the bit, so 0 is the best they can do.",
+        "the end tells the bit, so 0 is the best they can do. The machine did other work too: times are "
+        "upper bounds.",
         (
             Entry("recurrent_dqn", "memory_chain_recurrent_dqn", 8, 0.95),
             Entry("dqn_twin", "memory_chain_dqn", 8),
@@ -228,7 +243,7 @@ STUDIES = {
     "minatar_a2c": Study(
         "A2C on MinAtar's games, two million steps",
         "The network is the one of PPO and DQN on the pages of the single games; A2C makes one update per "
-        "1024 steps.",
+        "1024 steps. The machine did other work too: times are upper bounds.",
         tuple(Entry(game, f"{game}_a2c", 3) for game in ("breakout", "space_invaders", "asterix", "freeway")),
     ),
     "dyna_q": Study(
@@ -292,6 +307,30 @@ STUDIES = {
             "this is weak evidence."
         ),
     ),
+    "minatar_rainbow": Study(
+        "Rainbow on Breakout-MinAtar, one million steps",
+        "Double, dueling, three-step returns, prioritised replay, C51 and noisy layers, against the shipped "
+        "DQN (double, three steps, uniform) with the same network, batch and number of updates. The goal is "
+        "1.3 times DQN's score.",
+        (
+            Entry("rainbow", "breakout_rainbow", 5),
+            Entry("dqn", "breakout_dqn", 5),
+        ),
+        comparisons=(Comparison("rainbow", "dqn", "all of Rainbow"),),
+    ),
+    "minatar_pqn": Study(
+        "PQN on MinAtar's games, two million steps",
+        "Neither replay nor target network. To be compared with DQN and PPO at the same steps: "
+        "[Breakout](minatar_breakout_2m.md), [Asterix](minatar_asterix_2m.md), "
+        "[Freeway](minatar_freeway_2m.md), [SpaceInvaders](minatar_space_invaders_2m.md); targets are the "
+        "better score of the two. The settings are the same for all games.",
+        (
+            Entry("breakout", "breakout_pqn", 5, 23.9),
+            Entry("asterix", "asterix_pqn", 5, 28.9),
+            Entry("freeway", "freeway_pqn", 5, 63.2),
+            Entry("space_invaders", "space_invaders_pqn", 5, 161.0),
+        ),
+    ),
     "random_warmup": Study(
         "Uniform actions at the beginning, for TD3 and DDPG",
         "Does it help to act uniformly at random for the first part of a run, as is usual, instead of with "
@@ -342,6 +381,27 @@ STUDIES = {
         ),
         comparisons=(Comparison("rescaled", "plain", "rescaled values"),),
     ),
+    "exabooster_dyna_q": Study(
+        "Dyna-Q on ExaBooster",
+        "200k real steps. The control is a DQN that makes as many updates of the same data.",
+        (
+            Entry("dyna_q", "exabooster_dyna_q", 8, 1.45),
+            Entry("dqn_2_updates", "exabooster_dqn", 8, 1.45, EXABOOSTER_AS_DYNA_Q),
+        ),
+        metric="eval_improvement",
+        episode_steps=100,
+        references=EXABOOSTER_REFERENCES,
+        comparisons=(Comparison("dyna_q", "dqn_2_updates", "planning, at equally many updates"),),
+    ),
+    "exabooster_sac": Study(
+        "SAC on ExaBooster with continuous actions",
+        "500k steps, as TD3 and DDPG have on [the page of ExaBooster](exabooster.md), which explains the "
+        "figures. The machine did other work too: the time is an upper bound.",
+        (Entry("sac", "exabooster_continuous_sac", 8, 1.75),),
+        metric="eval_improvement",
+        episode_steps=100,
+        references=EXABOOSTER_REFERENCES,
+    ),
     "exabooster": Study(
         "ExaBooster at H = 100: improvement factor over the regulator",
         "1 is the machine's own regulator; a retuned PI controller reaches 1.17, a controller that knows "
@@ -357,16 +417,11 @@ STUDIES = {
             Entry("recurrent_dqn", "exabooster_recurrent_dqn", 8, 1.45),
             Entry("ppo_continuous", "exabooster_continuous_ppo", 8, 1.75),
             Entry("td3_continuous", "exabooster_continuous_td3", 8, 1.45),
-            Entry("sac_continuous", "exabooster_continuous_sac", 8, 1.75),
             Entry("ddpg_continuous", "exabooster_continuous_ddpg", 8, 1.45),
         ),
         metric="eval_improvement",
         episode_steps=100,
-        references=(
-            ("PI, retuned", "pi_tuned", False),
-            ("drift known", "with_drift", False),
-            ("drift and phase known, thirty actions", "with_phase", True),
-        ),
+        references=EXABOOSTER_REFERENCES,
     ),
 }
 
@@ -475,29 +530,36 @@ def tuned(study: str) -> list[str]:
     return ["", "## Tuning", "", head, *lines] if lines else []
 
 
+def figure_of(study: str) -> Figure:
+    """From the stored curves."""
+    runs, metric = curves.load(study)
+    figure = learning_curves(runs, "eval", metric)
+    annotate(figure, STUDIES[study])
+    return figure
+
+
 def annotate(figure: Figure, study: Study) -> None:
-    """Reference controllers as lines, episodes as a second axis."""
-    steps, seconds = figure.axes
-    if study.episode_steps:
+    """Reference controllers as lines with their names in the last panel, episodes as a second axis."""
+    panels = [panel for panel in figure.axes if panel.get_visible()]
+    if study.episode_steps and len(panels) == 2:
         per = study.episode_steps
-        top = steps.secondary_xaxis("top", functions=(lambda x: x / per, lambda x: x * per))
+        top = panels[0].secondary_xaxis("top", functions=(lambda x: x / per, lambda x: x * per))
         top.set_xlabel("Episodes")
         top.xaxis.set_major_formatter(EngFormatter(sep=""))
-        steps.set_title("")
     for label, rule, limited in study.references:
         value = reference(rule, limited)
-        for panel in (steps, seconds):
-            panel.axhline(value, color="#8a93a3", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
-        seconds.annotate(
+        for panel in panels:
+            panel.axhline(value, color=REFERENCE, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
+        panels[-1].annotate(
             f"{label} {value:.2f}",
             (1, value),
             xycoords=("axes fraction", "data"),
-            xytext=(-2, 2),
+            xytext=(-2, -8),
             textcoords="offset points",
             ha="right",
             fontsize=7,
-            color="#5b6270",
-            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.5},
+            color=MUTED,
+            bbox={"facecolor": "white", "alpha": 0.9, "edgecolor": "none", "pad": 0.5},
         )
 
 
@@ -517,10 +579,10 @@ def write_page(study: str) -> None:
     if not rows:
         sys.exit(f"no run of study {study!r} has finished")
     description = STUDIES[study]
-    figure = learning_curves(load_runs([run.path for _, run in rows]), "eval", description.metric)
-    annotate(figure, description)
+    runs = load_runs([run.path for _, run in rows])
+    curves.store(study, "learning", runs, description.metric)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    figure.savefig(RESULTS / f"{study}.png", dpi=110)
+    figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
     missing = [e.name for e in description.entries if e.name not in {entry.name for entry, _ in rows}]
     lines = [
         f"# {description.title}",
@@ -559,6 +621,7 @@ def write_page(study: str) -> None:
         shutil.copy(pictures[0], IMAGES / f"{study}_episode.png")
         lines += ["", f"![an episode](../images/{study}_episode.png)"]
     (RESULTS / f"{study}.md").write_text("\n".join(lines) + "\n")
+    readme.write()
     print(f"wrote docs/results/{study}.md")
 
 

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import readme  # beside this file
+
 from jaxrl_hpc.bench import growth as growth_bench
 from jaxrl_hpc.bench import train, train_tables
 from jaxrl_hpc.bench.threads import WORTH_IT
@@ -77,8 +79,8 @@ def case_rows(case: dict[str, Any]) -> list[str]:
             f"{result['env_steps_per_second']:,.0f}",
             f"{result['cpu_microseconds_per_update']:,.0f}",
             f"{result['cores']:.2f}",
-            f"{result['peak_bytes'] / train_tables.MEGABYTE:,.0f}",
-            f"{result['compile_seconds']:.1f}",
+            train_tables.megabytes(result),
+            train_tables.compile_seconds(result),
             f"**{train_tables.times(found['rate'])}**" if found else "",
             f"**{train_tables.times(found['cpu'])}**" if found else "",
         ]
@@ -302,6 +304,7 @@ def main() -> int:
     draw(reports)
     target = DOCS / "performance.md"
     target.write_text(page(reports))
+    readme.write()
     print(f"written to {target}")
     return 0
 

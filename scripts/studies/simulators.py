@@ -19,9 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import curves  # beside this file
 import numpy as np
 import pyarrow as pa
-from command_line import Entry, run  # beside this file
+from command_line import Entry, run
+from matplotlib.figure import Figure
 
 from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import score
@@ -49,11 +51,22 @@ STUDIES = {
         (
             Entry("ppo", "lunar_lander_ppo", 5, 200),
             Entry("dqn", "lunar_lander_dqn", 5, 200),
+            Entry("a2c", "lunar_lander_a2c", 5, 200),
             Entry("td3_continuous", "lunar_lander_continuous_td3", 5, 200),
             Entry("sac_continuous", "lunar_lander_continuous_sac", 5, 250),
             Entry("ppo_continuous", "lunar_lander_continuous_ppo", 5, 200),
         ),
         64,
+    ),
+    "mujoco": Study(
+        "MuJoCo's robots, 300k steps",
+        "Three robots of Gymnasium's version 5 by envpool; PPO has a million steps.",
+        tuple(
+            Entry(f"{robot}_{agent}", f"{robot}_{agent}", 3, target if agent == "sac" else None)
+            for robot, target in (("half_cheetah", 5_000), ("hopper", None), ("walker2d", None))
+            for agent in ("sac", "td3", "ppo")
+        ),
+        16,
     ),
     "atari_breakout": Study(
         "Breakout (Atari), 500k actions",
@@ -174,6 +187,12 @@ def row(study: str, entry: Entry, runs: list[RunData]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def figure_of(study: str) -> Figure:
+    """From the stored curves."""
+    runs, metric = curves.load(study)
+    return learning_curves(runs, "eval", metric)
+
+
 def write_page(study: str) -> None:
     rows = finished(study)
     if not rows:
@@ -187,9 +206,10 @@ def write_page(study: str) -> None:
         description.text,
         "",
     ]
-    curves = [together(entry, runs) for entry, runs in rows]
-    if all("eval_return" in run.columns("eval") for run in curves):
-        learning_curves(curves, "eval", "eval_return").savefig(RESULTS / f"{study}.png", dpi=110)
+    joined = [together(entry, runs) for entry, runs in rows]
+    if all("eval_return" in run.columns("eval") for run in joined):
+        curves.store(study, "simulators", joined)
+        figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
         lines += [f"![learning curves]({study}.png)", ""]
     lines += [
         "| entry | seeds | steps each | target | score [interval] | verdict | per seed | random play "

@@ -7,8 +7,11 @@ Lazy writing (PALRL, Zhang et al. 2021): several unrolls of an iteration go into
 its tree is updated once for all of them.
 
 Several learners take every step together, and the mean of their gradients, one flattened message, keeps them
-the same bit for bit. In mode `own` each has its actors and its replay. In mode `shared` the first has all of
-them and gives every learner an equal part of each batch.
+the same bit for bit. With `average_every` H > 1 each learns alone, and after H iterations all go on from the
+mean of their parameters, targets and moments (local SGD; McMahan et al. 2017, Stich 2019).
+
+In mode `own` each learner has its actors and its replay. In mode `shared` the first has all of them and gives
+every learner an equal part of each batch.
 
 Unrolls of different actors do not continue each other, so the last step of an unroll ends the windows that
 reach it: they are shorter and bootstrap there (metric window_used, `check_windows`). Where all unrolls come
@@ -23,6 +26,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from jaxrl_hpc import rollout
 from jaxrl_hpc.comm.collectives import Collectives, broadcast, fingerprint
@@ -73,6 +77,7 @@ class LearnerGroup(NamedTuple):
     number: int
     shared: bool  # the first shares batches out
     collectives: Collectives | None  # None: alone
+    every_gradient: bool = True  # is averaged; False: learners are, now and then (`LearnerPrograms.average`)
 
     @property
     def has_data(self) -> bool:
@@ -86,7 +91,7 @@ class LearnerGroup(NamedTuple):
 
     @property
     def reduce(self) -> learning.Reduce:
-        return learning.Reduce(self.mean, self.total)
+        return learning.Reduce(self.mean if self.every_gradient else lambda grads: grads, self.total)
 
     def mean(self, tree: PyTree) -> PyTree:
         return tree if self.collectives is None else jax.tree.map(lambda x: x / self.size, self.total(tree))
@@ -192,6 +197,41 @@ class LearnerPrograms:
         learner, memory, metrics = learn(state, trajectory, key, group)
         metrics = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
         return state._replace(learner=learner, replay=memory), metrics
+
+    def gradient(
+        self,
+        state: ActorLearnerState,
+        sums: Metrics,
+        unrolls: Sequence[tuple[Transition, PyTree]],
+        group: LearnerGroup,
+    ) -> tuple[ActorLearnerState, Metrics, Array, PyTree]:
+        """An iteration without its end -> (…, this learner's gradients [F], statistics of all batches)."""
+        found: list[tuple[PyTree, PyTree]] = []
+
+        def keep(learner: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
+            found.append((grads, statistics))
+            return learner
+
+        agent = self.agent._replace(apply=keep)
+        programs = LearnerPrograms(self.settings, self.env, agent, self.replay)
+        state, sums = programs.iterate(state, sums, unrolls, group._replace(every_gradient=False))
+        [(grads, statistics)] = found  # one update per iteration
+        return state, sums, ravel_pytree(grads)[0], statistics
+
+    def apply(
+        self, state: ActorLearnerState, total: Array, statistics: PyTree, group: LearnerGroup
+    ) -> ActorLearnerState:
+        """The end of an iteration: the sum of all learners' gradients [F] has come."""
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self.grads_shape(state.learner))
+        grads = jax.tree.map(lambda x: x / group.size, ravel_pytree(zeros)[1](total))
+        return state._replace(learner=self.agent.apply(state.learner, grads, statistics))
+
+    def average(self, state: ActorLearnerState, group: LearnerGroup) -> ActorLearnerState:
+        """Parameters, targets and moments become their means over learners; the same bits on all."""
+        learner = state.learner
+        parts = (learner.params, learner.target, learner.opt)
+        params, target, opt = learning.average_floats(parts, group.mean)
+        return state._replace(learner=learner._replace(params=params, target=target, opt=opt))
 
     def _from_trajectory(
         self, state: ActorLearnerState, trajectory: Transition | None, key: Array, group: LearnerGroup
