@@ -71,6 +71,7 @@ RECURRENT_CARTPOLE = (
     "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
     "run.eval_every=5_000",
 )  # fmt: skip
+RECURRENT_CHAIN = ("run.total_env_steps=20_000", "run.eval_every=1_000")
 A2C_BEFORE = (
     "agent.gamma=0.95", "agent.gae_lambda=0.95", "workflow.num_envs=16", "workflow.unroll_length=16",
     "agent.learning_rate=1e-3",
@@ -351,25 +352,33 @@ STUDIES = {
         ),
     ),
     "recurrent_dqn_options": Study(
-        "Recurrent DQN: rescaled values",
-        "Do square roots of values (R2D2's rescaling) help? CartPole-v1, whose returns of up to 500 are "
-        "large; the LSTM is not needed there. Returns of ±1 (MemoryChain) are hardly changed by it.",
+        "Recurrent DQN: rescaled values, previous action and reward",
+        "Both are R2D2's. Do square roots of values (`agent.rescale`) help? On CartPole-v1 (`cart`), whose "
+        "returns of up to 500 are large; the LSTM is not needed there. Does it help to observe the previous "
+        "action and reward (`env.previous_step`)? On MemoryChain (`chain`), whose bit has to be remembered; "
+        "0.95 counts as solved there.",
         (
-            Entry("plain", "memory_chain_recurrent_dqn", 8, 475, RECURRENT_CARTPOLE),
+            Entry("cart", "memory_chain_recurrent_dqn", 5, 475, RECURRENT_CARTPOLE),
             Entry(
-                "rescaled", "memory_chain_recurrent_dqn", 8, 475, (*RECURRENT_CARTPOLE, "agent.rescale=true")
+                "cart_rescaled",
+                "memory_chain_recurrent_dqn",
+                5,
+                475,
+                (*RECURRENT_CARTPOLE, "agent.rescale=true"),
+            ),
+            Entry("chain", "memory_chain_recurrent_dqn", 5, 0.95, RECURRENT_CHAIN),
+            Entry(
+                "chain_previous",
+                "memory_chain_recurrent_dqn",
+                5,
+                0.95,
+                (*RECURRENT_CHAIN, "env.previous_step=true"),
             ),
         ),
-        comparisons=(Comparison("rescaled", "plain", "rescaled values"),),
-    ),
-    "exabooster_sac": Study(
-        "SAC on ExaBooster with continuous actions",
-        "500k steps, as TD3 and DDPG have on [the page of ExaBooster](exabooster.md), which explains the "
-        "figures. The machine did other work too: the time is an upper bound.",
-        (Entry("sac", "exabooster_continuous_sac", 8, 1.75),),
-        metric="eval_improvement",
-        episode_steps=100,
-        references=EXABOOSTER_REFERENCES,
+        comparisons=(
+            Comparison("cart_rescaled", "cart", "rescaled values"),
+            Comparison("chain_previous", "chain", "previous action and reward"),
+        ),
     ),
     "exabooster": Study(
         "ExaBooster at H = 100: improvement factor over the regulator",
