@@ -24,6 +24,7 @@ import numpy as np
 import tuning
 from command_line import Entry, run
 from comparison import Comparison
+from kept_rows import kept_rows
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from tuning import Tuning
@@ -456,6 +457,12 @@ def final_score(summary: dict[str, Any], metric: str) -> tuple[float, float, flo
     return summary[f"{metric}_score"], *summary[f"{metric}_interval"]
 
 
+COLUMNS = (
+    "entry", "seeds", "steps each", "updates per step", "target", "score [interval]", "verdict", "reached at",
+    "over the run", "training return", "time",
+)  # fmt: skip
+
+
 def row(study: str, entry: Entry, run: RunData) -> str:
     s, metric, digits = run.summary, STUDIES[study].metric, STUDIES[study].digits
     value, low, high = final_score(s, metric)
@@ -558,10 +565,28 @@ def write_page(study: str) -> None:
         sys.exit(f"no run of study {study!r} has finished")
     description = STUDIES[study]
     runs = load_runs([run.path for _, run in rows])
-    curves.store(study, "learning", runs, description.metric)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
-    missing = [e.name for e in description.entries if e.name not in {entry.name for entry, _ in rows}]
+    made = {entry.name: run for entry, run in rows}
+    kept = kept_rows(
+        RESULTS / f"{study}.md", COLUMNS, [e.name for e in description.entries if e.name not in made]
+    )
+    names = [e.name for e in description.entries]
+    results = {e.name: row(study, e, run) for e, run in rows} | {n: k.result for n, k in kept.items()}
+    commands = {
+        e.name: f"| {e.name} | `jaxrl-hpc {' '.join(command(study, e))}` | `{run.summary['commit'][:10]}` |"
+        for e, run in rows
+    } | {n: k.command for n, k in kept.items()}
+    missing = [name for name in names if name not in results]
+    shown = {f"{study}.{name}" for name in results}
+    all_curves = shown <= {run.name for run in runs} | curves.stored_names(study)
+    if all_curves:
+        curves.store(study, "learning", runs, description.metric, shown)
+        figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
+    not_again = (
+        f"Not run again when this page was last written, with intervals as made then: {', '.join(kept)}."
+    )
+    if not all_curves:
+        not_again += " The figure is of the runs before."
     lines = [
         f"# {description.title}",
         "",
@@ -569,10 +594,9 @@ def write_page(study: str) -> None:
         "",
         f"![learning curves]({study}.png)",
         "",
-        "| entry | seeds | steps each | updates per step | target | score [interval] | verdict | reached at "
-        "| over the run | training return | time |",
-        "|---" * 11 + "|",
-        *(row(study, entry, run) for entry, run in rows),
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---" * len(COLUMNS) + "|",
+        *(results[name] for name in names if name in results),
         "",
         "Final evaluation: greedy episodes after the last update; a seed's figure is its mean over "
         "episodes, the score their IQM with a 95 % interval over seeds (mean and range of fewer than five; "
@@ -581,6 +605,7 @@ def write_page(study: str) -> None:
         "the run: a seed's figure is the mean of its evaluations on the way. Training return: mean of "
         "training episodes, with exploration, over the last tenth of the run.",
         *([f"Not yet run: {', '.join(missing)}."] if missing else []),
+        *(["", not_again] if kept else []),
         *compared(study, rows),
         *tuned(study),
         "",
@@ -588,10 +613,7 @@ def write_page(study: str) -> None:
         "",
         "| entry | command | commit |",
         "|---|---|---|",
-        *(
-            f"| {e.name} | `jaxrl-hpc {' '.join(command(study, e))}` | `{str(run.summary['commit'])[:10]}` |"
-            for e, run in rows
-        ),
+        *(commands[name] for name in names if name in commands),
     ]
     pictures = [run.path / "plots" / "episode.png" for _, run in rows]
     if pictures[0].exists():  # the first entry's episode also stands in the README

@@ -35,7 +35,8 @@ from tests.workflows import combinations
 from tests.workflows.combinations import Combination
 
 ITERATIONS = 24
-ROWS = 200  # of a dataset: what the smallest replay holds, with room for what is added online
+ROWS = {"default": 2_000}  # of a dataset: as many as learning begins with
+FEW_ROWS = 200  # what the smallest replay holds, with room for what is added online
 RUN = {"log_every": 1, "eval_every": 0, "final_eval_episodes": 1, "eval_episodes": 1, "tensorboard": False}
 
 
@@ -44,7 +45,7 @@ def config_of(found: Combination) -> configs.Config:
     long_episodes = "Pendulum-v1" if found.agent_name in combinations.CONTINUOUS else "MountainCar-v0"
     data = combinations.data(found, long_episodes)
     if data["workflow"].get("dataset") == "made":
-        data["workflow"]["dataset"] = str(random_file(long_episodes, ROWS))
+        data["workflow"]["dataset"] = str(random_file(long_episodes, ROWS.get(found.sizes, FEW_ROWS)))
     if "replay" in data and found.sizes == "default":
         data["replay"] |= {"min_size": 240}
     return configs.from_dict(data)
