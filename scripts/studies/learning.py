@@ -66,6 +66,11 @@ ACROBOT_AS_DYNA_Q = (  # the same for Acrobot
     "agent.batch_size=64", "agent.epsilon_fraction=0.2", "replay.name=prioritised", "replay.capacity=65_536",
     "replay.min_size=1_000", "workflow.num_envs=4", "run.total_env_steps=50_000", "run.eval_every=5_000",
 )  # fmt: skip
+EXABOOSTER_AS_DYNA_Q = (  # the same for ExaBooster
+    "agent.batch_size=256", "replay.name=prioritised", "replay.min_size=5_000", "workflow.num_envs=32",
+    "workflow.updates_per_iteration=2", "run.total_env_steps=200_000", "run.eval_every=32_000",
+    "run.log_every=8_000",
+)  # fmt: skip
 TARGET_RATES = {"agent.target_rate": (0.005, 0.02)}
 CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3)}
 CRITIC_RATE = "agent.learning_rate=2e-3"  # the best of them for both
@@ -304,6 +309,17 @@ STUDIES = {
             "this is weak evidence."
         ),
     ),
+    "minatar_rainbow": Study(
+        "Rainbow on Breakout-MinAtar, one million steps",
+        "Double, dueling, three-step returns, prioritised replay, C51 and noisy layers, against the shipped "
+        "DQN (double, three steps, uniform) with the same network, batch and number of updates. The goal is "
+        "1.3 times DQN's score.",
+        (
+            Entry("rainbow", "breakout_rainbow", 5),
+            Entry("dqn", "breakout_dqn", 5),
+        ),
+        comparisons=(Comparison("rainbow", "dqn", "all of Rainbow"),),
+    ),
     "minatar_pqn": Study(
         "PQN on MinAtar's games, two million steps",
         "Neither replay nor target network. To be compared with DQN and PPO at the same steps: "
@@ -383,6 +399,27 @@ STUDIES = {
             Comparison("cart_rescaled", "cart", "rescaled values"),
             Comparison("chain_previous", "chain", "previous action and reward"),
         ),
+    ),
+    "exabooster_dyna_q": Study(
+        "Dyna-Q on ExaBooster",
+        "200k real steps. The control is a DQN that makes as many updates of the same data.",
+        (
+            Entry("dyna_q", "exabooster_dyna_q", 8, 1.45),
+            Entry("dqn_2_updates", "exabooster_dqn", 8, 1.45, EXABOOSTER_AS_DYNA_Q),
+        ),
+        metric="eval_improvement",
+        episode_steps=100,
+        references=EXABOOSTER_REFERENCES,
+        comparisons=(Comparison("dyna_q", "dqn_2_updates", "planning, at equally many updates"),),
+    ),
+    "exabooster_sac": Study(
+        "SAC on ExaBooster with continuous actions",
+        "500k steps, as TD3 and DDPG have on [the page of ExaBooster](exabooster.md), which explains the "
+        "figures. The machine did other work too: the time is an upper bound.",
+        (Entry("sac", "exabooster_continuous_sac", 8, 1.75),),
+        metric="eval_improvement",
+        episode_steps=100,
+        references=EXABOOSTER_REFERENCES,
     ),
     "exabooster": Study(
         "ExaBooster at H = 100: improvement factor over the regulator",
