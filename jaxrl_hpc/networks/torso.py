@@ -137,7 +137,7 @@ class ResidualCNN(nn.Module):
 def halved(x: Array) -> Array:
     """Maxima of 3 x 3 at every second place: [..., H, W, C] -> [..., ceil(H / 2), ceil(W / 2), C]."""
     lead = x.shape[:-3]
-    pooled = nn.max_pool(x.reshape(-1, *x.shape[-3:]), (3, 3), (2, 2), "SAME")
+    pooled: Array = nn.max_pool(x.reshape(-1, *x.shape[-3:]), (3, 3), (2, 2), "SAME")
     return pooled.reshape(*lead, *pooled.shape[1:])
 
 
