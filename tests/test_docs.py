@@ -35,7 +35,8 @@ def test_architecture_names_every_part():
 
 def test_links_between_pages_lead_somewhere():
     broken = []
-    made = {DOCS / name for name in ("reference/api.md", "reference/config.md", "gallery.md")}  # by `make docs`
+    # made by `make docs`
+    made = {DOCS / name for name in ("reference/api.md", "reference/config.md", "gallery.md")}
     for page in DOCS.rglob("*.md"):
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             path = (page.parent / target).resolve()
