@@ -20,6 +20,7 @@ EXTRA_OF = {
     "gymnasium": "external",
     "envpool": "external",
     "ale_py": "external",
+    "h5py": "datasets",
     "rejax": "peers",
     "flashbax": "peers",
     "cpprb": "peers",

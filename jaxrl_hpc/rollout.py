@@ -8,6 +8,7 @@ where the episode terminated: a time limit is bootstrapped through.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -162,10 +163,25 @@ class Evaluation(NamedTuple):
     info: dict[str, Array]  # [E] float32 sums over the episode; "dropped": episodes given up before it
 
 
+def _estimated(
+    estimate: Callable[..., Array], agent: Agent, actor_params: PyTree, key: Array, number: int, greedy: bool
+) -> Evaluation:
+    """What episodes would return, where none can be played. Agents without memory only."""
+
+    def act(obs: PyTree, keys: Array) -> Array:
+        carry = agent.carry(jnp.arange(keys.shape[0], dtype=jnp.int32))
+        return agent.act(actor_params, carry, obs, keys, greedy)[0]
+
+    returns = estimate(act, key, number)
+    return Evaluation(returns, jnp.zeros(number), jnp.ones(number, bool), {})
+
+
 def evaluate(
     env: Env, agent: Agent, actor_params: PyTree, key: Array, num_episodes: int, greedy: bool = True
 ) -> Evaluation:
     """Whole episodes, one per copy, with keys of their own. `key` is consumed."""
+    if env.host.estimate is not None:
+        return _estimated(env.host.estimate, agent, actor_params, key, num_episodes, greedy)
     limit = env.spec.max_episode_steps
     state = start(env, agent, key, jnp.arange(num_episodes, dtype=jnp.int32))
     zeros = jnp.zeros(num_episodes, jnp.float32)

@@ -16,6 +16,7 @@ from flax import struct
 if TYPE_CHECKING:
     from jaxrl_hpc.comm.ranks import Ranks
     from jaxrl_hpc.comm.watchdog import Watchdog
+    from jaxrl_hpc.datasets import Dataset
 
 PyTree = Any
 Array = jax.Array
@@ -68,6 +69,11 @@ class HostHooks(NamedTuple):
     # act(carry, obs, key) -> (action, carry) plays one copy and label names the agent
     draw: Callable[..., None] | None = None  # (matplotlib axes, one observation) draws it
     for_evaluation: Env | None = None  # to evaluate in, with simulators of its own; None: the same one
+    recorded: Callable[[], Dataset] | None = None
+    # transitions that stand for the environment, which cannot be acted in: `estimate` replaces episodes
+    estimate: Callable[[Callable[[PyTree, Array], Array], Array, int], Array] | None = None
+    # (greedy act(obs [N, …], key [N]) -> action, key, number) -> returns [number] from recorded starts
+    read_recording: Callable[[str], Dataset] | None = None  # a file of the real machine's own format
 
 
 class Env(NamedTuple):
@@ -206,6 +212,7 @@ class Replay(NamedTuple):
     drawable: Callable[[PyTree], Array] | None = None
     # state -> [] share of its complete windows that a sample can draw; counts all, so not for every update
     has_priorities: bool = True  # False: it ignores them
+    capacity: int = 0  # transitions that it keeps (static); 0: not known
     origin: Any = None  # settings and sizes it was made with, to check that parts fit (api/parts.py)
 
 
@@ -296,6 +303,11 @@ class Workflow(Protocol):
         ...
 
     @property
+    def has_warmup(self) -> bool:
+        """Whether `warmup` is to be called on a fresh state."""
+        ...
+
+    @property
     def device(self) -> jax.Device:
         """Where this process evaluates."""
         ...
@@ -338,7 +350,7 @@ class Workflow(Protocol):
         ...
 
     def warmup(self, state: PyTree) -> PyTree:
-        """Fill the replay of a fresh state before the first step. Called if `warmup_steps` is positive."""
+        """Fill the replay of a fresh state before the first step. Called if `has_warmup`."""
         ...
 
     def step(self, state: PyTree, iterations: Any) -> tuple[PyTree, Metrics]:

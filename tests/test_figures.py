@@ -87,6 +87,48 @@ def test_learning_curves(agents: list[str], tmp_path: Path) -> None:
     assert flaws(learning_curves(load_runs(runs), "eval", "eval_return")) == []
 
 
+@pytest.mark.parametrize("path", sorted((DATA / "curves").glob("*.json")), ids=lambda path: path.stem)
+def test_stored_curves(path: Path, monkeypatch) -> None:
+    script = study(json.loads(path.read_text())["script"])
+    if path.stem == "exabooster":
+        monkeypatch.setattr(script, "reference", lambda rule, limited: {"with_phase": 1.8}.get(rule, 1.2))
+    assert flaws(script.figure_of(path.stem)) == []
+
+
+def test_curves_are_stored_as_they_are(tmp_path: Path, monkeypatch) -> None:
+    script = study("curves")
+    monkeypatch.setattr(script, "CURVES", tmp_path / "curves")
+    runs = load_runs([make_run(tmp_path / name, seeds=seeds) for name, seeds in (("a", 3), ("b", 6))])
+    script.store("some", "learning", runs)
+    stored, metric = script.load("some")
+    assert metric == "eval_return" and [run.name for run in stored] == ["a", "b"]
+    for run, again in zip(runs, stored, strict=True):
+        first, second = run.curve("eval", metric), again.curve("eval", metric)
+        for one, other in zip(first, second, strict=True):
+            assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_seeds_of_different_speed_give_one_curve_against_time(tmp_path: Path) -> None:
+    """Processes of their own may not overlap in time at all."""
+    script = study("curves")
+    steps = [100, 200, 300]
+    seeds = [
+        {"seed": i, "steps": steps, "minutes": [10**i * k for k in (1, 2, 3)], "values": [0, i, 5]}
+        for i in range(3)
+    ]
+    run = script._run({"name": "x", "env": "E", "agent": "ppo", "seeds": seeds}, "eval_return")
+    panel = learning_curves([run], "eval", "eval_return").axes[1]
+    drawn = next(line for line in panel.get_lines() if line.get_label() == "x")
+    assert drawn.get_xdata() == pytest.approx([37, 74, 111])
+
+
+def test_many_runs_and_environments_get_panels_of_their_own(tmp_path: Path) -> None:
+    games = ["Breakout-MinAtar", "SpaceInvaders-MinAtar", "Asterix-MinAtar", "Freeway-MinAtar"]
+    runs = [make_run(tmp_path / game, agent="a2c", env=game, seeds=3) for game in games]
+    figure = learning_curves(load_runs(runs), "eval", "eval_return")
+    assert flaws(figure) == [] and len(figure.axes) == 4
+
+
 def test_a_collision_is_found() -> None:
     figure = Figure()
     figure.text(0.5, 0.5, "one text")

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent / "jaxrl_hpc"
 # a module may import its own layer and lower ones
 LAYERS = [
     ["types", "errors", "extras", "schema", "user_code", "read_files"],
-    ["ops", "comm", "checkpoint", "metrics", "runs", "report"],
+    ["ops", "comm", "checkpoint", "metrics", "runs", "report", "datasets"],
     ["networks"],
     ["agents", "envs", "replay"],
     ["rollout"],
@@ -24,7 +24,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # parts that stand side by side: a part on the left does not know those on the right
-FILES = ["checkpoint", "metrics", "runs", "report"]
+FILES = ["checkpoint", "metrics", "runs", "report", "datasets"]
 APART = {
     "agents": ["envs", "replay", "comm", *FILES],
     "envs": ["agents", "replay"],

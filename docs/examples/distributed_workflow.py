@@ -25,8 +25,7 @@ from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Array, Env, Job, LearnerState, Metrics, PyTree, Replay, Role, Store
-from jaxrl_hpc.workflows.base import DistributedWorkflow
-from jaxrl_hpc.workflows.config import DistributedConfig
+from jaxrl_hpc.workflows.base import DistributedConfig, DistributedWorkflow
 from jaxrl_hpc.workflows.rank_store import RankStore
 from jaxrl_hpc.workflows.update import as_batch, learn
 

@@ -21,8 +21,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Array, Env, LearnerState, Metrics, PyTree, Replay, Workflow
 from jaxrl_hpc.workflows import update as learning
-from jaxrl_hpc.workflows.base import TraceableWorkflow
-from jaxrl_hpc.workflows.config import WorkflowConfig
+from jaxrl_hpc.workflows.base import TraceableWorkflow, WorkflowConfig
 
 
 class Config(WorkflowConfig):

@@ -4,6 +4,13 @@ smoothed target actions. With these three off it is DDPG (Lillicrap et al. 2016;
     a' = clip(pi_target(s_k) + clip(noise, -c, c)),   y = R_k + gamma^k d min_i Q_i_target(s_k, a')
     critics: w sum_i (y - Q_i(s, a))^2 / 2            policy, every `policy_delay` updates: -Q_1(s, pi(s))
 
+With `behaviour_cloning` it is TD3+BC (Fujimoto & Gu 2021), for actions that somebody else chose: the policy
+stays near them, by a loss in which values count as much as their size allows,
+
+    policy: -lambda Q_1(s, pi(s)) + mean (pi(s) - a)^2,   lambda = bc_alpha / mean |Q_1(s, pi(s))|
+
+and bc_alpha = 0 is behaviour cloning alone.
+
 k is n, or less where the episode ends inside the window; d is 0 where it terminated. Networks see
 actions in [-1, 1]; the environment gets them stretched to its true bounds. Both gradients are taken
 at the same parameters, so that one reduction over devices and ranks serves both. The importance weights w
@@ -51,6 +58,9 @@ class TD3Options(optimise.OptimiserConfig):
     noise_scale: float = traced(0.1, "its standard deviation per step, in half ranges of the action", ge=0)
     noise_theta: float = traced(0.15, "ou: part of the noise forgotten per step", gt=0, le=1)
     random_fraction: float = traced(0.0, "part of the run that begins with uniform actions", ge=0, le=1)
+    behaviour_cloning: bool = static(False, "the policy stays near the actions it learns from (TD3+BC)")
+    bc_alpha: float = traced(2.5, "weight of values against imitation; 0: imitation alone", ge=0)
+    bc_fraction: float = traced(1.0, "part of the run in which imitation counts", ge=0, le=1)
     normalise: NormaliseConfig = NormaliseConfig()
 
     @property
@@ -150,7 +160,14 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
             return jnp.mean(batch.weight * 0.5 * jnp.square(error).sum(axis=0)), (error, values)
 
         def policy_loss(params: PyTree) -> Array:
-            return -critics(state.params["critic"], obs, policy(params, obs))[0].mean()
+            chosen = policy(params, obs)
+            values = critics(state.params["critic"], obs, chosen)[0]
+            if not config.behaviour_cloning:
+                return -values.mean()
+            size = jax.lax.stop_gradient(jnp.abs(values).mean()) + 1e-6
+            imitates = state.progress <= state.hypers["bc_fraction"]
+            distance = jnp.where(imitates, jnp.square(chosen - unit).mean(), 0.0)
+            return distance - state.hypers["bc_alpha"] / size * values.mean()
 
         (loss, (error, values)), critic_grads = jax.value_and_grad(critic_loss, has_aux=True)(
             state.params["critic"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -123,6 +123,35 @@ class Run:
         from jaxrl_hpc.runtime.play import play_run
 
         return play_run(self.path, out, episodes, seed, frames, trust=self._trust)
+
+    def record(
+        self,
+        out: str | Path,
+        steps: int = 100_000,
+        *,
+        policy: Literal["exploring", "greedy"] = "exploring",
+        random: float = 0.0,
+        seed: int = 0,
+    ) -> Path:
+        """What the agent does as a dataset (Parquet) that the workflow `offline` learns from.
+
+        Args:
+          out: the file.
+          steps: transitions.
+          policy: as the agent explores, or its best actions.
+          random: share of episodes with random actions instead.
+          seed: of start states and draws.
+        """
+        from jaxrl_hpc.runtime.record import record_run
+
+        if steps < 1:
+            raise UserError(f"steps: should be at least 1 (it is {steps})")
+        if policy not in ("exploring", "greedy"):
+            raise UserError(f"policy: should be 'exploring' or 'greedy' (it is {policy!r})")
+        if not 0 <= random <= 1:
+            raise UserError(f"random: should be from 0 to 1 (it is {random})")
+        found = record_run(self.path, out, steps, policy=policy, random=random, seed=seed, trust=self._trust)
+        return found.path
 
     def report(self, output: str | Path | None = None) -> Path:
         """One interactive HTML page; by default report.html in the run's folder."""

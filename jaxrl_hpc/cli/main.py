@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
     "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
     "play": ("jaxrl_hpc.cli.play", "watch a run: episodes as GIF and PNG"),
+    "record": ("jaxrl_hpc.cli.record", "write down what a run's policy does, to learn from it"),
     "export": ("jaxrl_hpc.cli.export", "a run's policy as a folder that acts without this package"),
     "sweep": ("jaxrl_hpc.cli.sweep", "many trials: plan, run, submit as a job array, collect"),
     "verify": ("jaxrl_hpc.cli.verify", "check all checkpoints of a run"),

@@ -114,7 +114,7 @@ def build(config: Config, sizes: ReplaySizes, *, stride: int, within: bool) -> R
         return jnp.minimum(found / (starts * sizes.num_envs), 1.0)  # the oldest start need not be a multiple
 
     shared = global_sampling.make(sizes, store, shape, tree_op, stratified)
-    return Replay(init, add, sample, prioritise, sizes.min_steps, shared, drawable)
+    return Replay(init, add, sample, prioritise, sizes.min_steps, shared, drawable, capacity=sizes.capacity)
 
 
 def completed(sizes: ReplaySizes, written: Array, last: Array, stride: int, within: bool) -> Array:

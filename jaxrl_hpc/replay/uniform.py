@@ -61,7 +61,16 @@ def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batc
         _, starts = drawable_starts(sizes, state.memory)
         return starts / storage.complete_starts(sizes, state.memory)
 
-    return Replay(init, add, sample, prioritise, sizes.min_steps, drawable=drawable, has_priorities=False)
+    return Replay(
+        init,
+        add,
+        sample,
+        prioritise,
+        sizes.min_steps,
+        drawable=drawable,
+        has_priorities=False,
+        capacity=sizes.capacity,
+    )
 
 
 def drawable_starts(sizes: ReplaySizes, memory: storage.Memory) -> tuple[Array, Array]:

@@ -15,13 +15,14 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, MultipleLocator
 
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops.statistics import FEW
 from jaxrl_hpc.report.data import RunData, load_run
-from jaxrl_hpc.report.style import MATPLOTLIB, MUTED, colors_of, title, words
+from jaxrl_hpc.report.style import LINE, MATPLOTLIB, MUTED, colors_of, title, words
 
+OVERLAID = 4  # more runs than that get a panel each
 WIDE = 8.0  # a budget this many times another asks for a logarithmic axis
 
 
@@ -48,7 +49,13 @@ def main_metric(runs: Sequence[RunData]) -> tuple[str, str]:
 
 
 def learning_curves(runs: Sequence[RunData], kind: str, column: str) -> Figure:
-    """Against environment steps on the left, against time on the right; budgets far apart on a log axis."""
+    """Against environment steps on the left and time on the right; many runs each get a panel of their own.
+
+    Budgets that differ by more than `WIDE` are drawn on a logarithmic axis.
+    """
+    several = len({run.env for run in runs}) > 1
+    if len(runs) > OVERLAID or (several and column == "eval_return"):
+        return small_multiples(runs, kind, column, shared=not several or column != "eval_return")
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(9.2, 4.0 if len(runs) > 1 else 3.6), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
@@ -57,15 +64,51 @@ def learning_curves(runs: Sequence[RunData], kind: str, column: str) -> Figure:
                 draw_curve(panel, run, kind, column, axis, shade)
             horizontal_axis(panel, axis)
         axes[0].set_ylabel(title(column))
-        figure.suptitle(heading(runs), x=0.01, ha="left", fontsize=11, fontweight="bold")
-        note(figure, spread_note([len(run.seeds) for run in runs]))
+        _head(figure, runs)
         if len(runs) > 1:
             legend_below(figure, axes[0])
     return figure
 
 
+def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: bool) -> Figure:
+    """One panel per run, against steps; with a `shared` scale the other runs are there in grey."""
+    columns = min(3, len(runs)) if len(runs) != 4 else 2
+    rows = -(-len(runs) // columns)
+    with matplotlib.rc_context(MATPLOTLIB):
+        figure = Figure(figsize=(9.2, 2.3 * rows + 0.4), layout="constrained")
+        axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flat
+        for panel, run, shade in zip(axes, runs, colors_of([run.name for run in runs]), strict=False):
+            for other in runs if shared else ():
+                curve = other.curve(kind, column)
+                if other is not run and curve is not None:
+                    panel.plot(curve.x, curve.value, color=LINE, linewidth=0.9, zorder=1)
+            draw_curve(panel, run, kind, column, "env_steps", shade)
+            panel.set_title(words(run.name.rpartition("/")[2]), fontsize=9.5)
+            horizontal_axis(panel, "env_steps")
+        unused = list(axes)[len(runs) :]
+        for panel in unused:
+            panel.set_visible(False)
+        for panel in list(axes)[len(runs) - columns : len(runs)]:
+            panel.tick_params(labelbottom=True)
+        for panel in list(axes)[: max(0, len(runs) - columns)]:
+            panel.set_xlabel("")
+        figure.supylabel(title(column), fontsize=10, color=MUTED)
+        _head(figure, runs)
+    return figure
+
+
+def _head(figure: Figure, runs: Sequence[RunData]) -> None:
+    """What is drawn on the left, what lines and bands are on the right; a long title gets shorter."""
+    remark = spread_note([len(run.seeds) for run in runs])
+    text = heading(runs)
+    if len(text) + 0.8 * len(remark) > 95:
+        text = f"{len({run.env for run in runs})} environments · {len(runs)} runs"
+    figure.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    note(figure, remark)
+
+
 def horizontal_axis(panel: Axes, axis: str) -> None:
-    """Label, ticks and scale of steps or minutes, by what is drawn."""
+    """Label, ticks and scale of steps or time, by what is drawn: seconds up to three minutes."""
     drawn = [np.asarray(line.get_xdata(), np.float64) for line in panel.get_lines()]
     starts, ends = ([float(x[place]) for x in drawn if len(x)] for place in (0, -1))
     panel.set_xlabel(title(axis))
@@ -75,6 +118,12 @@ def horizontal_axis(panel: Axes, axis: str) -> None:
         panel.set_xlim(left=0)
     if axis == "env_steps":
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+    elif ends and max(ends) < 3:
+        panel.set_xlabel(title(axis).replace("(min)", "(s)"))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda minutes, _: f"{60 * minutes:g}"))
+        if panel.get_xscale() == "linear":
+            step = next(s for s in (0.2, 0.5, 1, 2, 5, 10, 20, 30, 60) if 60 * max(ends) / s <= 7)
+            panel.xaxis.set_major_locator(MultipleLocator(step / 60))
 
 
 def legend_below(figure: Figure, panel: Axes) -> None:
@@ -103,24 +152,28 @@ def spread_note(seeds: Sequence[int]) -> str:
 def draw_curve(
     panel: Axes, run: RunData, kind: str, column: str, axis: str, shade: str, label: str | None = None
 ) -> None:
-    """One run: its score, the interval or range as a band, seeds as thin lines. Time is in minutes."""
-    curve = run.curve(kind, column, axis)
+    """One run: its score, the interval or range as a band, seeds as thin lines. Time is in minutes.
+
+    Seeds are scored at equal steps; against time a point is where the seeds are on average, so that seeds
+    of different speed, one process each, still give one curve.
+    """
+    curve = run.curve(kind, column)
     if curve is None:
         return
-    per = 60.0 if axis == "wall_seconds" else 1.0
-    seeds = run.per_seed(kind, column, axis, final=True)
+    seeds = run.seed_curves(kind, column)
+    timed = axis == "wall_seconds"
+    x = np.mean([np.interp(curve.x, one.steps, one.minutes) for one in seeds], 0) if timed else curve.x
     if len(seeds) > 1:
-        for x, y in seeds:
-            panel.plot(x / per, y, color=shade, alpha=0.35, linewidth=0.7)
-        panel.fill_between(curve.x / per, curve.low, curve.high, color=shade, alpha=0.18, linewidth=0)
-    marker = "" if len(curve.x) > 1 else "o"
-    panel.plot(
-        curve.x / per,
-        curve.value,
-        color=shade,
-        label=label or words(run.name.rpartition("/")[2]),
-        marker=marker,
-    )
+        for one in seeds:
+            panel.plot(
+                one.minutes if timed else one.steps, one.values, color=shade, alpha=0.35, linewidth=0.7
+            )
+        panel.fill_between(x, curve.low, curve.high, color=shade, alpha=0.18, linewidth=0)
+    name = label or words(run.name.rpartition("/")[2])
+    if len(seeds) == 1:  # thin, its points marked: one seed is no average
+        panel.plot(x, curve.value, color=shade, label=f"{name} (one seed)", linewidth=1.0, marker=".")
+    else:
+        panel.plot(x, curve.value, color=shade, label=name, marker="" if len(x) > 1 else "o")
 
 
 def heading(runs: Sequence[RunData]) -> str:

@@ -35,6 +35,11 @@ def build(config: Config) -> Parts:
     shards = resources.shards
     check_schedules(config)
     env: Env = _make("env", config.env)
+    if env.host.recorded is not None and flow.acts:
+        raise UserError(
+            f"workflow: env {config.env.name!r} is recorded data that nobody can act in: use "
+            "workflow.name=offline without online_after"
+        )
     if config.run.step_seconds:
         env = delayed.wrap(env, config.run.step_seconds, config.run.step_tail)
     agent_config = per_shard(config.agent, shards, "agent")

@@ -175,7 +175,7 @@ class SeedRunner:
             programs.append((self._evaluate, (learner, keys, number, number)))
         arguments = ((self._step, (state, number)), (self._init, (keys, hypers)), (self._warmup, (state,)))
         for program, shapes in arguments if training else ():
-            if program is not self._warmup or flow.warmup_steps:
+            if program is not self._warmup or flow.has_warmup:
                 programs.append((program, shapes))
         devices = dict.fromkeys(group.device for group in self.groups)
         with ThreadPoolExecutor(available_cores()) as pool:
@@ -199,7 +199,7 @@ class SeedRunner:
             if flow.traceable:
                 keys, hypers = jax.device_put((keys, hypers), group.device)
             state = flow.start(self._init(group.device, self._stream(keys, TRAIN_STREAM), hypers))
-            self.states.append(self._warmup(group.device, state) if flow.warmup_steps else state)
+            self.states.append(self._warmup(group.device, state) if flow.has_warmup else state)
 
     def load(self, states: Sequence[PyTree]) -> None:
         """States from a checkpoint. Copied: a donated buffer must not be NumPy's memory."""

@@ -11,6 +11,9 @@ import jax
 
 from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
 from jaxrl_hpc.types import Array, Job, LearnerState, Loops, Metrics, PyTree, Role, StopRequest, Store
+from jaxrl_hpc.workflows.config import DistributedConfig as DistributedConfig
+from jaxrl_hpc.workflows.config import Resources as Resources
+from jaxrl_hpc.workflows.config import WorkflowConfig as WorkflowConfig
 
 
 class WorkflowBase:
@@ -22,6 +25,10 @@ class WorkflowBase:
     traceable: bool = False
     steps_per_iteration: int
     warmup_steps: int = 0
+
+    @property
+    def has_warmup(self) -> bool:
+        return self.warmup_steps > 0
 
     @property
     def device(self) -> jax.Device:

@@ -48,6 +48,11 @@ class WorkflowConfig(ComponentConfig):
         return False
 
     @property
+    def acts(self) -> bool:
+        """Whether it acts in the environment; else recorded transitions can stand for it."""
+        return True
+
+    @property
     def unrolls_per_add(self) -> int:
         """Unrolls that the replay takes at once, one after the other in time: its tree is updated once."""
         return 1

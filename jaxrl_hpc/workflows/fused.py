@@ -9,6 +9,7 @@ scalars leave the loop. Data collection before the first update is a program of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -61,14 +62,34 @@ class FusedState(NamedTuple):
 LearnerReplayPast = tuple[LearnerState, PyTree, PyTree]
 
 
+class Stages(NamedTuple):
+    """Parts of an iteration: what workflows of one program are put together from."""
+
+    init: Callable[[Array, dict[str, dict[str, Array]]], FusedState]
+    begin: Callable[[FusedState], FusedState]  # count one more iteration
+    take_in: Callable[[FusedState, PyTree, Transition], FusedState]
+    # (state, parameters that acted, unroll): into running statistics and replay
+    gather: Callable[[FusedState], tuple[FusedState, Transition, Episodes]]  # a counted unroll, taken in
+    learn: Callable[[FusedState, Transition | None], tuple[FusedState, Metrics]]
+    # all updates of an iteration; the unroll matters to agents that learn from it
+    loops: Callable[[FusedState], Loops]
+    steps_per_iteration: int
+
+
 def _zeros_like_shape(shape: PyTree) -> PyTree:
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
 
 
-def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+def make_stages(
+    config: WorkflowConfig,
+    env: Env,
+    agent: Agent,
+    replay: Replay | None,
+    total_env_steps: int,
+    actor_lag: int = 0,
+) -> Stages:
     config.check_priorities(agent, replay)
     steps_per_iteration = config.num_envs * config.unroll_length
-    warmup_iterations = -(-replay.min_steps // steps_per_iteration) if replay else 0
 
     def init(key: Array, hypers: dict[str, dict[str, Array]]) -> FusedState:
         agent_key, rollout_key, run_key = jax.random.split(key, 3)
@@ -79,25 +100,40 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
             example = rollout.example_transition(env, agent, agent.actor(learner), copies)
             memory = replay.init(example, hypers["replay"])
         past: PyTree = ()
-        if config.actor_lag:
-            repeat = config.actor_lag + 1
+        if actor_lag:
+            repeat = actor_lag + 1
             ring = jax.tree.map(lambda x: jnp.repeat(x[None], repeat, axis=0), agent.actor(learner))
             past = (ring, jnp.int32(1))
         return FusedState(learner, memory, copies, past, run_key, jnp.int32(0), jnp.int32(0))
 
     def acting_params(state: FusedState) -> PyTree:
-        if not config.actor_lag:
+        if not actor_lag:
             return agent.actor(state.learner)
         ring, written = state.past
-        oldest = written % (config.actor_lag + 1)
+        oldest = written % (actor_lag + 1)
         return jax.tree.map(lambda x: x[oldest], ring)
 
     def remember(past: PyTree, learner: LearnerState) -> PyTree:
-        if not config.actor_lag:
+        if not actor_lag:
             return past
         ring, written = past  # a count of its own: one unroll may be good for several updates
-        slot = written % (config.actor_lag + 1)
+        slot = written % (actor_lag + 1)
         return jax.tree.map(lambda old, x: old.at[slot].set(x), ring, agent.actor(learner)), written + 1
+
+    def begin(state: FusedState) -> FusedState:
+        env_steps = state.env_steps + steps_per_iteration
+        learner = state.learner._replace(progress=env_steps.astype(jnp.float32) / total_env_steps)
+        return state._replace(learner=learner, iteration=state.iteration + 1, env_steps=env_steps)
+
+    def take_in(state: FusedState, actor_params: PyTree, trajectory: Transition) -> FusedState:
+        learner = state.learner
+        if agent.statistics is not None and agent.update_statistics is not None:
+            learner = agent.update_statistics(learner, agent.statistics(learner, trajectory))
+        priority = None
+        if config.actor_priorities:
+            priority = learning.initial_priorities(agent, actor_params, trajectory)
+        memory = replay.add(state.replay, trajectory, priority) if replay else ()
+        return state._replace(learner=learner, replay=memory)
 
     def gather(state: FusedState) -> tuple[FusedState, Transition, Episodes]:
         """Unroll, update running statistics and the replay."""
@@ -105,23 +141,13 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         copies, trajectory, ended = rollout.unroll(
             env, agent, actor_params, state.rollout, config.unroll_length
         )
-        env_steps = state.env_steps + steps_per_iteration
-        learner = state.learner._replace(progress=env_steps.astype(jnp.float32) / total_env_steps)
-        if agent.statistics is not None and agent.update_statistics is not None:
-            learner = agent.update_statistics(learner, agent.statistics(learner, trajectory))
-        priority = None
-        if config.actor_priorities:
-            priority = learning.initial_priorities(agent, actor_params, trajectory)
-        memory = replay.add(state.replay, trajectory, priority) if replay else ()
-        iteration = state.iteration + 1
-        state = state._replace(
-            learner=learner, replay=memory, rollout=copies, iteration=iteration, env_steps=env_steps
-        )
-        return state, trajectory, ended
+        state = begin(state._replace(rollout=copies))
+        return take_in(state, actor_params, trajectory), trajectory, ended
 
-    def learn(state: FusedState, trajectory: Transition) -> tuple[FusedState, Metrics]:
+    def learn(state: FusedState, trajectory: Transition | None) -> tuple[FusedState, Metrics]:
         key = jax.random.fold_in(state.key, state.iteration)
         if replay is None:
+            assert trajectory is not None
             learner, metrics, _ = learning.learn(agent, state.learner, learning.as_batch(trajectory), key)
             return state._replace(learner=learner, past=remember(state.past, learner)), metrics
 
@@ -139,37 +165,6 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
             metrics = {name: value.mean() for name, value in stacked.items()}
         learner, memory, past = carry
         return state._replace(learner=learner, replay=memory, past=past), metrics
-
-    def iterate(state: FusedState) -> tuple[FusedState, Metrics, Episodes]:
-        state, trajectory, ended = gather(state)
-        state, metrics = learn(state, trajectory)
-        return state, metrics, ended
-
-    def warmup(state: FusedState) -> FusedState:
-        state = jax.lax.fori_loop(0, warmup_iterations, lambda _, s: gather(s)[0], state)
-        return state
-
-    def step(state: FusedState, iterations: Array) -> tuple[FusedState, Metrics]:
-        metrics_shape = jax.eval_shape(lambda: iterate(state)[1])
-
-        def body(_: Array, loop: PyTree) -> PyTree:
-            state, sums, episodes = loop
-            state, metrics, ended = iterate(state)
-            return state, jax.tree.map(jnp.add, sums, metrics), jax.tree.map(jnp.add, episodes, ended)
-
-        start = (state, _zeros_like_shape(metrics_shape), Episodes.zero())
-        state, sums, episodes = jax.lax.fori_loop(0, iterations, body, start)
-        metrics = {name: total / jnp.maximum(iterations, 1) for name, total in sums.items()}
-        count = jnp.maximum(episodes.number, 1.0)
-        metrics |= {
-            "updates": state.learner.step,
-            "episodes": episodes.number,
-            "episode_return": jnp.where(episodes.number > 0, episodes.returns / count, jnp.nan),
-            "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
-        }
-        if replay and replay.drawable:
-            metrics["drawable"] = replay.drawable(state.replay)
-        return state, metrics
 
     def loops(state: FusedState) -> Loops:
         """Acting, replay and learning, each as the body of a loop that depends on its own result."""
@@ -208,13 +203,80 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         found["learning"] = (improving, state.learner)
         return found
 
+    return Stages(init, begin, take_in, gather, learn, loops, steps_per_iteration)
+
+
+class ChunkSums(NamedTuple):
+    """Sums over iterations."""
+
+    metrics: Metrics
+    episodes: Episodes
+
+
+def repeat(
+    iterate: Callable[[FusedState], tuple[FusedState, Metrics, Episodes]],
+    state: FusedState,
+    iterations: Array,
+    sums: ChunkSums | None = None,
+) -> tuple[FusedState, ChunkSums]:
+    """Iterations one after the other, added to the sums of earlier ones."""
+    if sums is None:
+        sums = ChunkSums(_zeros_like_shape(jax.eval_shape(lambda: iterate(state)[1])), Episodes.zero())
+
+    def body(_: Array, loop: tuple[FusedState, ChunkSums]) -> tuple[FusedState, ChunkSums]:
+        state, sums = loop
+        state, metrics, ended = iterate(state)
+        return state, jax.tree.map(jnp.add, sums, ChunkSums(metrics, ended))
+
+    result: tuple[FusedState, ChunkSums] = jax.lax.fori_loop(0, iterations, body, (state, sums))
+    return result
+
+
+def chunk_metrics(replay: Replay | None, state: FusedState, sums: ChunkSums, iterations: Array) -> Metrics:
+    """What a chunk of iterations reports."""
+    episodes = sums.episodes
+    count = jnp.maximum(episodes.number, 1.0)
+    metrics = {name: total / jnp.maximum(iterations, 1) for name, total in sums.metrics.items()}
+    metrics |= {
+        "updates": state.learner.step,
+        "episodes": episodes.number,
+        "episode_return": jnp.where(episodes.number > 0, episodes.returns / count, jnp.nan),
+        "episode_length": jnp.where(episodes.number > 0, episodes.length / count, jnp.nan),
+    }
+    if replay and replay.drawable:
+        metrics["drawable"] = replay.drawable(state.replay)
+    return metrics
+
+
+def counters(state: FusedState) -> dict[str, Array]:
+    return {"iteration": state.iteration, "env_steps": state.env_steps, "updates": state.learner.step}
+
+
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    stages = make_stages(config, env, agent, replay, total_env_steps, config.actor_lag)
+    steps_per_iteration = stages.steps_per_iteration
+    warmup_iterations = -(-replay.min_steps // steps_per_iteration) if replay else 0
+
+    def warmup(state: FusedState) -> FusedState:
+        state = jax.lax.fori_loop(0, warmup_iterations, lambda _, s: stages.gather(s)[0], state)
+        return state
+
+    def iterate(state: FusedState) -> tuple[FusedState, Metrics, Episodes]:
+        state, trajectory, ended = stages.gather(state)
+        state, metrics = stages.learn(state, trajectory)
+        return state, metrics, ended
+
+    def step(state: FusedState, iterations: Array) -> tuple[FusedState, Metrics]:
+        state, sums = repeat(iterate, state, iterations)
+        return state, chunk_metrics(replay, state, sums, iterations)
+
     return TraceableWorkflow(
-        init=init,
+        init=stages.init,
         fill=warmup,
         step=step,
-        counters=lambda s: {"iteration": s.iteration, "env_steps": s.env_steps, "updates": s.learner.step},
+        counters=counters,
         learner=lambda s: s.learner,
         steps_per_iteration=steps_per_iteration,
         warmup_steps=warmup_iterations * steps_per_iteration,
-        loops=loops,
+        loops=stages.loops,
     )

@@ -91,7 +91,10 @@ ROOMS: list[tuple[str, list[tuple[str, str]]]] = [
     ),
     (ORANGE, [("runtime", "build, compile, train, evaluate: one run directory")]),
     (ORANGE, [("config", "YAML → validated sections; names → components")]),
-    (BLUE, [("workflows", "fused · sharded · actor_learner · central_inference · parameter_server")]),
+    (
+        BLUE,
+        [("workflows", "fused · offline · sharded · actor_learner · central_inference · parameter_server")],
+    ),
     (BLUE, [("rollout", "acting: builds every Transition")]),
     (GREEN, [("agents", "algorithms"), ("envs", "environments"), ("replay", "memories")]),
     (GREEN, [("networks", "flax modules")]),
@@ -104,6 +107,7 @@ ROOMS: list[tuple[str, list[tuple[str, str]]]] = [
             ("metrics", "numbers"),
             ("runs", "folders"),
             ("report", "pages"),
+            ("datasets", "recordings"),
         ],
     ),
     (

@@ -28,7 +28,7 @@ from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import score
 from jaxrl_hpc.report.data import RunData, load_run
 from jaxrl_hpc.report.plots import draw_curve
-from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.report.style import MATPLOTLIB, color, words
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.workflows.actor_learner.staleness import NAMES
@@ -179,12 +179,12 @@ def curves(found: dict[str, list[RunData]]) -> Figure:
                     panels[0, place], together(label, runs), "eval", "eval_return", "env_steps", color(index)
                 )
                 histogram(panels[1, place], runs, index, len(mine))
-            panels[0, place].set_title(f"{agent}, {next(iter(mine.values()))[0].env}")
+            panels[0, place].set_title(f"{words(agent)}, {next(iter(mine.values()))[0].env}")
             panels[0, place].xaxis.set_major_formatter(EngFormatter(sep=""))
             panels[0, place].set_xlabel("Environment steps")
         panels[0, 0].set_ylabel("Evaluation return")
         panels[1, 0].set_ylabel("Share of unrolls")
-        panels[0, 0].legend(*legend(panels[0, 0]), fontsize=8)
+        figure.legend(*legend(panels[0, 0]), loc="outside lower left", ncols=3, fontsize=8)
     return figure
 
 
@@ -196,8 +196,13 @@ def legend(panel: matplotlib.axes.Axes) -> tuple[list, list]:
 def histogram(panel: matplotlib.axes.Axes, runs: list[RunData], index: int, of: int) -> None:
     places = np.arange(len(NAMES)) + (index - (of - 1) / 2) * 0.8 / of
     panel.bar(places, [average(runs, name) for name in NAMES], width=0.8 / of, color=color(index))
-    panel.set_xticks(np.arange(len(NAMES)), [name.removeprefix("lag/").split("_")[0] for name in NAMES])
-    panel.set_xlabel("Lag: from so many iterations on")
+    panel.set_xticks(np.arange(len(NAMES)), [_range(name) for name in NAMES], fontsize=7)
+    panel.set_xlabel("Lag (learner iterations)")
+
+
+def _range(name: str) -> str:
+    """lag/2_3 -> 2–3"""
+    return name.removeprefix("lag/").replace("_up", "+").replace("_", "–")
 
 
 def vtrace_figure(found: dict[str, list[RunData]]) -> Figure:

@@ -16,9 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cahn_hilliard_accuracy  # these are beside this file
+import curves
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 from jaxrl_hpc.envs.cahn_hilliard import Config, policies
 from jaxrl_hpc.envs.cahn_hilliard.environment import CahnHilliard
@@ -137,10 +140,17 @@ def table(rules: dict[str, dict[str, list[float]]], runs: list[RunData]) -> list
     return lines
 
 
+def figure_of(study: str) -> Figure:
+    """Learning on films of 64 x 64, from the stored curves."""
+    runs, metric = curves.load(study)
+    return learning_curves(runs, "eval", metric)
+
+
 def draw_curves(runs: list[RunData], rules: dict[str, list[float]]) -> None:
-    """Learning on films of 64 x 64, with the best constant temperature there as a line."""
+    """With the best constant temperature there as a line."""
     best = best_constant(rules)
-    figure = learning_curves(load_runs([run.path for run in runs]), "eval", "eval_return")
+    curves.store("cahn_hilliard", "cahn_hilliard", load_runs([run.path for run in runs]))
+    figure = figure_of("cahn_hilliard")
     for axes in figure.axes:
         axes.axhline(middle(rules[best]), color="#5b6270", linewidth=1, linestyle="--")
     figure.axes[0].annotate(
@@ -190,6 +200,7 @@ def write_page() -> None:
             "![best constant temperature](cahn_hilliard_rule.png)",
             "",
         ]
+    lines += cahn_hilliard_accuracy.section()
     lines += ["| agent | command | commit |", "|---|---|---|"]
     for run in runs:
         words = " ".join(command(run.agent))

@@ -19,9 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import curves  # beside this file
 import numpy as np
 import pyarrow as pa
-from command_line import Entry, run  # beside this file
+from command_line import Entry, run
+from matplotlib.figure import Figure
 
 from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import score
@@ -174,6 +176,12 @@ def row(study: str, entry: Entry, runs: list[RunData]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def figure_of(study: str) -> Figure:
+    """From the stored curves."""
+    runs, metric = curves.load(study)
+    return learning_curves(runs, "eval", metric)
+
+
 def write_page(study: str) -> None:
     rows = finished(study)
     if not rows:
@@ -187,9 +195,10 @@ def write_page(study: str) -> None:
         description.text,
         "",
     ]
-    curves = [together(entry, runs) for entry, runs in rows]
-    if all("eval_return" in run.columns("eval") for run in curves):
-        learning_curves(curves, "eval", "eval_return").savefig(RESULTS / f"{study}.png", dpi=110)
+    joined = [together(entry, runs) for entry, runs in rows]
+    if all("eval_return" in run.columns("eval") for run in joined):
+        curves.store(study, "simulators", joined)
+        figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
         lines += [f"![learning curves]({study}.png)", ""]
     lines += [
         "| entry | seeds | steps each | target | score [interval] | verdict | per seed | random play "

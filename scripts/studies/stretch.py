@@ -105,7 +105,7 @@ def figure_of(runs: dict[str, RunData], marks: list[int]) -> Figure:
         panel.set_ylabel("Evaluation return")
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         lines = [line for line in panel.get_lines() if not str(line.get_label()).startswith("_")]
-        panel.legend(lines[: len(runs)], list(runs))
+        figure.legend(lines[: len(runs)], list(runs), loc="outside lower left", ncols=4, fontsize=8.5)
     return figure
 
 

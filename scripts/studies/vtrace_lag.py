@@ -98,7 +98,7 @@ def figure_of(runs: dict[Case, dict[str, RunData]]) -> Figure:
             panel.set_xlabel("Environment steps")
         # the lines of single seeds carry no label of their own
         lines = [line for line in panels[0, 0].get_lines() if not str(line.get_label()).startswith("_")]
-        panels[0, 0].legend(lines, list(WAYS.values()))
+        figure.legend(lines, list(WAYS.values()), loc="outside lower left", ncols=2)
     return figure
 
 

@@ -85,6 +85,29 @@ def test_gradients_and_priority(make_config, steps: int) -> None:
     np.testing.assert_allclose(info.priority, np.abs(error).mean(axis=0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("progress", "alpha"), [(0.2, 2.5), (0.2, 0.0), (0.6, 2.5)])
+def test_behaviour_cloning(progress: float, alpha: float) -> None:
+    """-lambda Q + (pi - a)^2 with lambda = alpha / mean |Q|; without the imitation once its part is over."""
+    config = td3.Config(
+        network=SMALL, policy_delay=1, behaviour_cloning=True, bc_alpha=alpha, bc_fraction=0.5
+    )
+    agent, state = start(config)
+    state = state._replace(progress=jnp.float32(progress))
+    batch = windows(1, 16, 3, (2,))
+    grads, _ = jax.jit(agent.gradient)(state, batch, jax.random.key(5))
+    data, params = as_float64(batch.data), as_float64(state.params)
+    unit = (data.action[0] - (LOW + HIGH) / 2) / ((HIGH - LOW) / 2)
+    size = np.abs(critics(params["critic"], data.obs[0], policy(params["policy"], data.obs[0]))[0]).mean()
+
+    def policy_loss(actor: dict) -> float:
+        chosen = policy(actor, data.obs[0])
+        values = critics(params["critic"], data.obs[0], chosen)[0]
+        imitation = ((chosen - unit) ** 2).mean() if progress < 0.5 else 0.0
+        return float(imitation - alpha / size * values.mean())
+
+    assert_gradient(policy_loss, state.params["policy"], grads["params"]["policy"])
+
+
 def test_policy_and_targets_wait_for_the_delay() -> None:
     agent, state = start(td3.Config(network=SMALL, policy_delay=3, target_rate=0.25))
     batch = windows(1, 16, 3, (2,))

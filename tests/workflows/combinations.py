@@ -32,6 +32,8 @@ WORKFLOWS: dict[str, dict[str, Any]] = {
     "rma_queue": {"name": "rma_queue"},
     "central_inference": {"name": "central_inference"},
     "dyna": {"name": "dyna"},
+    "offline": {"name": "offline", "dataset": "made"},
+    "offline then online": {"name": "offline", "dataset": "made", "online_after": 12},
     "parameter_server": {"name": "parameter_server"},
     "parameter_server global": {"name": "parameter_server", "replay": "global"},
     "parameter_server gradients": {"name": "parameter_server", "optimiser": "server"},

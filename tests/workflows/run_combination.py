@@ -24,10 +24,12 @@ from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.runtime.evaluation import load_run
 from jaxrl_hpc.runtime.train import train
+from tests.datasets.made import random_file
 from tests.workflows import combinations
 from tests.workflows.combinations import Combination
 
 ITERATIONS = 24
+ROWS = 200  # of a dataset: what the smallest replay holds, with room for what is added online
 RUN = {"log_every": 1, "eval_every": 0, "final_eval_episodes": 1, "eval_episodes": 1, "tensorboard": False}
 
 
@@ -35,6 +37,8 @@ def config_of(found: Combination) -> configs.Config:
     """Long episodes, so that only unrolls end windows; as few iterations as show what is learned."""
     long_episodes = "Pendulum-v1" if found.agent in combinations.CONTINUOUS else "MountainCar-v0"
     data = combinations.data(found, long_episodes)
+    if data["workflow"].get("dataset") == "made":
+        data["workflow"]["dataset"] = str(random_file(long_episodes, ROWS))
     if "replay" in data and found.sizes == "default":
         data["replay"] |= {"min_size": 240}
     return configs.from_dict(data)
@@ -88,7 +92,7 @@ def here(found: Combination) -> list[str]:
     compiled: Any = jax.jit if flow.traceable else lambda function: function
     state = compiled(flow.init)(jax.random.key(0), hypers)
     before = jax.device_get(flow.learner(state).params)
-    state = compiled(flow.warmup)(state) if flow.warmup_steps else state
+    state = compiled(flow.warmup)(state) if flow.has_warmup else state
     state, metrics = compiled(flow.step)(state, jnp.int32(ITERATIONS))
     metrics = flow.host_metrics(jax.device_get(metrics))
     after = jax.device_get(flow.learner(state).params)

@@ -25,8 +25,8 @@ from tests.mpi import launch
 from tests.workflows import combinations, run_combination
 from tests.workflows.combinations import Combination, everything
 
-SENTENCE = re.compile(r"^(agent|replay|workflow|num_envs)\b[^\n]*$")
-ALONE = ("fused", "sharded")  # names of workflows that need no ranks
+SENTENCE = re.compile(r"^(agent|replay|workflow|num_envs|dataset)\b[^\n]*$")
+ALONE = ("fused", "offline", "sharded")  # names of workflows that need no ranks
 
 
 def refusal(found: Combination) -> str:
