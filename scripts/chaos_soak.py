@@ -72,9 +72,7 @@ def soak(workflow: str, minutes: float, work: Path) -> Outcome:
     for rank, rss in enumerate(samples.values()):
         third = max(1, len(rss) // 3)
         early, late = statistics.median(rss[:third]), statistics.median(rss[-third:])
-        texts.append(
-            f"process {rank}: {early:.1f} MiB, then {late:.1f} MiB ({100 * (late / early - 1):+.2f} %)"
-        )
+        texts.append(f"rank {rank}: {early:.1f} MiB, then {late:.1f} MiB ({100 * (late / early - 1):+.2f} %)")
         if late > early * (1 + TOLERANCE):
             verdict = "LOST"
     shutil.rmtree(folder)

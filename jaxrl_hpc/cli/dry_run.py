@@ -22,7 +22,7 @@ INCIDENTAL = ("name", "seed", "checkpoint_seconds", "keep_checkpoints", "progres
 
 def describe(config: Config, run_dir: Path) -> str:
     """The parts as a table of two columns."""
-    from jaxrl_hpc.runtime import machine
+    from jaxrl_hpc.runtime import host, machine
     from jaxrl_hpc.runtime.build import build
     from jaxrl_hpc.runtime.memory import check_memory
     from jaxrl_hpc.runtime.train import check_one_seed, lanes_of, make_runner
@@ -55,7 +55,7 @@ def describe(config: Config, run_dir: Path) -> str:
         ("evaluations", _evaluations(config)),
     ]
     if flow.traceable:
-        needed, free = check_memory(config, runner), machine.available_memory()
+        needed, free = check_memory(config, runner), host.available_memory()
         rows += [
             ("state", _state(runner)),
             ("memory", f"about {size(needed)} at most, {size(free)} are free"),

@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl_hpc.checkpoint.checkpointer import state_bytes
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import host
 from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.types import Env, EnvSpec
 
@@ -34,7 +34,7 @@ def check_memory(config: Config, runner: SeedRunner, training: bool = True) -> i
         work[f"a batch of {size:,} windows of {window:,} steps"] = size * window * row
     largest = max(work, key=lambda name: work[name])
     needed = int(state * 1.1) + RUNTIME + at_once * work[largest]  # one tenth on top
-    free = machine.available_memory()
+    free = host.available_memory()
     if needed > free:
         shown = {f"state of {lanes} seeds": state, largest: at_once * work[largest]}
         what, size = max(shown.items(), key=lambda part: part[1])

@@ -47,6 +47,16 @@ QUESTIONS = {
     "fields together": (["train", "workflows/cartpole_ppo_sharded", "workflow.devices=5"], 2, "equal parts"),
     "a name": (["train", "cartpole_dqn", "run.name=.."], 2, "run.name"),
     "no such config": (["train", "nothing_of_the_kind"], 2, "no config file"),
+    "seeds that do not fit": (
+        ["train", "cartpole_dqn", "run.seeds=1000000"],
+        2,
+        "1,000,000: this takes at least",
+    ),
+    "layers that do not fit": (
+        ["train", "cartpole_dqn", "agent.network.hidden=[1000000, 1000000]"],
+        2,
+        "GiB",
+    ),
     "a sweep": (["sweep", "plan", "cartpole_dqn", "agent.gama=1"], 2, "did you mean gamma?"),
 }
 
