@@ -48,9 +48,9 @@ QUESTIONS = {
     "a name": (["train", "cartpole_dqn", "run.name=.."], 2, "run.name"),
     "no such config": (["train", "nothing_of_the_kind"], 2, "no config file"),
     "seeds that do not fit": (
-        ["train", "cartpole_dqn", "run.seeds=1000000"],
+        ["train", "cartpole_dqn", "replay.capacity=2147483647", "run.seeds=100000"],
         2,
-        "1,000,000: this takes at least",
+        "= 100,000: this takes at least",
     ),
     "layers that do not fit": (
         ["train", "cartpole_dqn", "agent.network.hidden=[1000000, 1000000]"],
