@@ -3,7 +3,8 @@
 A case is WORKFLOW:SEED. It draws a config, trains it in a job that faults happen to at random moments, starts
 the job again with --resume until it finishes, and compares. `fused` and deterministic `sharded` promise the
 bits of a run that nothing happened to. Workflows with actors promise that every unroll is used exactly once,
-the parameter server that every exchange is, and all of them that metrics have neither gaps nor repeats.
+the parameter server and gossip that every exchange is, and all of them that metrics have neither gaps nor
+repeats.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ PPO = {"name": "ppo", "network": {"hidden": [16]}, "epochs": 2, "minibatches": 2
 UNIFORM = {"name": "uniform", "capacity": 2400, "min_size": 96}
 PRIORITISED = {"name": "prioritised", "capacity": 2400, "min_size": 96}
 EXACT = ("fused", "sharded")  # equal bits are promised
-RECORDED = ("async", "rma", "rma_queue", "dyna", "parameter_server")  # unrolls or exchanges are written down
+RECORDED = ("async", "rma", "rma_queue", "dyna", "parameter_server", "gossip")  # unrolls, exchanges
 WORKFLOWS = (
     "fused", "sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server", "gossip", "dyna"
 )  # fmt: skip
@@ -311,9 +312,7 @@ def unaccounted(run: Path, workflow: str) -> str:
     slopes = {(b - a) / (j - i) for a, b, i, j in zip(steps, steps[1:], done, done[1:], strict=False)}
     if len(slopes) > 1:
         return f"iterations have different numbers of environment steps: {sorted(slopes)[:5]}"
-    if workflow == "gossip":
-        return ""
-    if workflow == "parameter_server":
+    if workflow in ("gossip", "parameter_server"):
         return exchanges_unaccounted(run, done[-1])
     flow = yaml.safe_load((run / "config.yaml").read_text())["workflow"]
     unroll = flow["num_envs"] * flow["unroll_length"]
@@ -337,14 +336,17 @@ def unrolls_unaccounted(run: Path, taken: int) -> str:
     return "" if taken == len(entries) else f"{taken} unrolls taken, {len(entries)} written down"
 
 
-def exchanges_unaccounted(run: Path, exchanges: int) -> str:
-    """Every exchange is in the schedule of one worker, once."""
-    files = sorted(run.glob("schedule-*.csv"))
-    lines = [line for path in files for line in path.read_text().splitlines()[1:]]
-    numbers = sorted(int(line.split(",")[2]) for line in lines)
-    if numbers == list(range(exchanges)):
+def exchanges_unaccounted(run: Path, iterations: int) -> str:
+    """Every exchange is in the schedule of one rank, once."""
+    numbers = []
+    for path in run.glob("schedule-*.csv"):
+        for line in path.read_text().splitlines()[1:]:
+            rank, _, number, _ = map(int, line.split(","))
+            if path == file_of(run, rank):  # else a neighbour that gossip read from
+                numbers.append(number)
+    if numbers and sorted(numbers) == list(range(len(numbers))) and len(numbers) % iterations == 0:
         return ""
-    return f"{exchanges} exchanges, {len(numbers)} of them written down, {len(set(numbers))} different"
+    return f"{iterations} iterations, {len(numbers)} exchanges written down, {len(set(numbers))} different"
 
 
 def full_disk(seed: int, work: Path) -> Outcome:

@@ -18,8 +18,8 @@ GOOD = {
     "refused": "one sentence and exit code 2, or the documented exception",
     "equal bits": "parameters and metrics as of a run that nothing happened to",
     "accounted": "finished; metrics without repeats, steps in proportion to iterations; every unroll (of "
-    "parameter_server: exchange) used once. Resumed runs of central_inference have no schedule: unrolls are "
-    "counted",
+    "parameter_server and gossip: exchange) used once. Resumed runs of central_inference have no "
+    "schedule: their unrolls are counted",
 }
 BAD = {
     "HANG": "no end within the deadline",
