@@ -14,7 +14,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from pydantic import Field, model_validator
 
-from jaxrl_hpc.networks.dense import Dense
+from jaxrl_hpc.networks.convolution import Convolution
+from jaxrl_hpc.networks.dense import hidden_dense
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, EnvSpec
 
@@ -41,6 +42,9 @@ class NetworkConfig(Schema):
     kernel: Side | tuple[Side, ...] = static(3, "cnn: kernel side, of all convolutions or of each")
     stride: Side | tuple[Side, ...] = static(1, "cnn: stride, of all convolutions or of each")
     layer_norm: bool = static(False, "layer normalisation after each hidden layer")
+    dtype: Literal["float32", "bfloat16"] = static(
+        "float32", "operands of the hidden layers' products; parameters, sums and all else are float32"
+    )
 
     @model_validator(mode="after")
     def _one_each(self) -> NetworkConfig:
@@ -58,46 +62,18 @@ class MLP(nn.Module):
     activation: str = "relu"
     layer_norm: bool = False
     dropout: float = 0.0
+    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for width in self.hidden:
-            x = Dense(width, kernel_init=nn.initializers.orthogonal(2**0.5))(x)
+            x = hidden_dense(width, self.dtype)(x)
             if self.dropout:
                 x = nn.Dropout(self.dropout, deterministic=not self.has_rng("dropout"))(x)
             if self.layer_norm:
                 x = nn.LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
         return x
-
-
-class Convolution(nn.Module):
-    """A valid convolution as patches times a matrix: on a CPU far quicker than XLA's own for few
-    channels, and the same sums."""
-
-    filters: int
-    kernel: int
-    stride: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:  # [..., H, W, C]
-        k, s = self.kernel, self.stride
-        if s > 1 and k % s == 0:  # blocks of s x s become channels: fewer and longer pieces to copy
-            x, k, s = as_blocks(x, s), k // s, 1
-        height, width = x.shape[-3] - k + 1, x.shape[-2] - k + 1
-        patches = jnp.concatenate(
-            [x[..., i : i + height : s, j : j + width : s, :] for i in range(k) for j in range(k)], axis=-1
-        )
-        return Dense(self.filters, kernel_init=nn.initializers.orthogonal(2**0.5))(patches)
-
-
-def as_blocks(x: Array, side: int) -> Array:
-    """[..., H, W, C] -> [..., H / side, W / side, side² C], without what is left over at the edges."""
-    *lead, height, width, channels = x.shape
-    rows, columns = height // side, width // side
-    x = x[..., : rows * side, : columns * side, :]
-    x = x.reshape(*lead, rows, side, columns, side, channels)
-    return jnp.moveaxis(x, -4, -3).reshape(*lead, rows, columns, side * side * channels)
 
 
 class CNN(nn.Module):
@@ -109,14 +85,15 @@ class CNN(nn.Module):
     hidden: Sequence[int]
     activation: str = "relu"
     layer_norm: bool = False
+    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for filters, kernel, stride in zip(self.filters, self.kernel, self.stride, strict=True):
-            x = Convolution(filters, kernel, stride)(x)
+            x = Convolution(filters, kernel, stride, self.dtype)(x)
             x = ACTIVATIONS[self.activation](x)
         x = x.reshape(*x.shape[:-3], -1)
-        return MLP(self.hidden, self.activation, self.layer_norm)(x)
+        return MLP(self.hidden, self.activation, self.layer_norm, dtype=self.dtype)(x)
 
 
 def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) -> nn.Module:
@@ -128,8 +105,9 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
     if kind == "cnn":
         depth = len(config.filters)
         kernel, stride = (v if isinstance(v, tuple) else (v,) * depth for v in (config.kernel, config.stride))
-        return CNN(config.filters, kernel, stride, config.hidden, config.activation, config.layer_norm)
-    return MLP(config.hidden, config.activation, config.layer_norm)
+        sizes = config.filters, kernel, stride, config.hidden
+        return CNN(*sizes, config.activation, config.layer_norm, config.dtype)
+    return MLP(config.hidden, config.activation, config.layer_norm, dtype=config.dtype)
 
 
 def as_features(obs: Array, spec: EnvSpec, torso: str = "auto") -> Array:

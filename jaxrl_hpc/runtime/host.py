@@ -14,6 +14,7 @@ from jaxrl_hpc.errors import UserError
 
 CGROUPS = Path("/sys/fs/cgroup")
 FLOAT = 4  # bytes
+ACCELERATORS = 4  # how much more they may have
 
 
 def available_cores() -> int:
@@ -52,11 +53,14 @@ def memory_limit_files(groups: Path = Path("/proc/self/cgroup"), root: Path = CG
 
 
 def check_least_memory(config: Config) -> None:
-    """Refuse what cannot fit whatever the environment is; `memory.check_memory` knows all shapes.
+    """Refuse early what cannot fit into one process, whatever the environment is and even if accelerators
+    have some times the memory of this host; `memory.check_memory` knows all shapes and devices.
 
     A stored step takes at least an observation, an action, a reward and how it ended; a weight is kept with
     two moments of Adam.
     """
+    if config.workflow.uses_ranks:  # every process holds a part
+        return
     seeds, widths = config.run.seeds, config.agent.hidden_widths
     needs = {
         f"hidden layers of {', '.join(f'{width:,}' for width in widths)} units": 3
@@ -67,7 +71,7 @@ def check_least_memory(config: Config) -> None:
     free = available_memory()
     for what, numbers in needs.items():
         least = seeds * numbers * FLOAT
-        if least > free:
+        if least > ACCELERATORS * free:
             each = f" for each of run.seeds = {seeds:,}" if seeds > 1 else ""
             raise UserError(
                 f"{what}{each}: this takes at least {least / 2**30:,.1f} GiB, but {free / 2**30:.1f} GiB are "

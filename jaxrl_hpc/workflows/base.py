@@ -9,8 +9,19 @@ from typing import Any
 
 import jax
 
-from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
-from jaxrl_hpc.types import Array, Job, LearnerState, Loops, Metrics, PyTree, Role, StopRequest, Store
+from jaxrl_hpc.checkpoint.checkpointer import Checkpointer, state_bytes
+from jaxrl_hpc.types import (
+    Array,
+    Job,
+    LearnerState,
+    Loops,
+    Metrics,
+    Placement,
+    PyTree,
+    Role,
+    StopRequest,
+    Store,
+)
 from jaxrl_hpc.workflows.config import DistributedConfig as DistributedConfig
 from jaxrl_hpc.workflows.config import Resources as Resources
 from jaxrl_hpc.workflows.config import WorkflowConfig as WorkflowConfig
@@ -42,6 +53,9 @@ class WorkflowBase:
 
     def compile(self, shape: PyTree) -> None:
         """Programs are compiled when they are first called."""
+
+    def placement(self, shape: PyTree) -> Placement:
+        return Placement(state_bytes(shape))
 
     def start(self, state: PyTree) -> PyTree:
         return state

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import comparison  # these are beside this file
 import curves
 import numpy as np
+import readme
 import tuning
 from command_line import Entry, run
 from comparison import Comparison
@@ -63,6 +64,11 @@ AS_DYNA_Q = (  # cartpole_dyna_q's settings for cartpole_dqn: what is left is th
 ACROBOT_AS_DYNA_Q = (  # the same for Acrobot
     "agent.batch_size=64", "agent.epsilon_fraction=0.2", "replay.name=prioritised", "replay.capacity=65_536",
     "replay.min_size=1_000", "workflow.num_envs=4", "run.total_env_steps=50_000", "run.eval_every=5_000",
+)  # fmt: skip
+EXABOOSTER_AS_DYNA_Q = (  # the same for ExaBooster
+    "agent.batch_size=256", "replay.name=prioritised", "replay.min_size=5_000", "workflow.num_envs=32",
+    "workflow.updates_per_iteration=2", "run.total_env_steps=200_000", "run.eval_every=32_000",
+    "run.log_every=8_000",
 )  # fmt: skip
 TARGET_RATES = {"agent.target_rate": (0.005, 0.02)}
 CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3)}
@@ -168,7 +174,8 @@ STUDIES = {
     ),
     "mountain_car_continuous": Study(
         "MountainCarContinuous-v0",
-        "The reward for reaching the flag is 100 minus the effort; without exploration nothing is found.",
+        "The reward for reaching the flag is 100 minus the effort; without exploration nothing is found. "
+        "The machine did other work too: times are upper bounds.",
         (
             Entry("td3", "mountain_car_continuous_td3", 8, 80),
             Entry("ddpg", "mountain_car_continuous_ddpg", 8, 80),
@@ -196,7 +203,8 @@ STUDIES = {
         "MemoryChain: what only a memory can solve",
         "A bit is shown once and asked for ten steps later: +1 for the right answer, −1 for the wrong one. "
         "The twins are the same configs without the LSTM (DQN instead of recurrent DQN); nothing they see at "
-        "the end tells the bit, so 0 is the best they can do.",
+        "the end tells the bit, so 0 is the best they can do. The machine did other work too: times are "
+        "upper bounds.",
         (
             Entry("recurrent_dqn", "memory_chain_recurrent_dqn", 8, 0.95),
             Entry("dqn_twin", "memory_chain_dqn", 8),
@@ -235,7 +243,7 @@ STUDIES = {
     "minatar_a2c": Study(
         "A2C on MinAtar's games, two million steps",
         "The network is the one of PPO and DQN on the pages of the single games; A2C makes one update per "
-        "1024 steps.",
+        "1024 steps. The machine did other work too: times are upper bounds.",
         tuple(Entry(game, f"{game}_a2c", 3) for game in ("breakout", "space_invaders", "asterix", "freeway")),
     ),
     "dyna_q": Study(
@@ -299,6 +307,17 @@ STUDIES = {
             "this is weak evidence."
         ),
     ),
+    "minatar_rainbow": Study(
+        "Rainbow on Breakout-MinAtar, one million steps",
+        "Double, dueling, three-step returns, prioritised replay, C51 and noisy layers, against the shipped "
+        "DQN (double, three steps, uniform) with the same network, batch and number of updates. The goal is "
+        "1.3 times DQN's score.",
+        (
+            Entry("rainbow", "breakout_rainbow", 5),
+            Entry("dqn", "breakout_dqn", 5),
+        ),
+        comparisons=(Comparison("rainbow", "dqn", "all of Rainbow"),),
+    ),
     "minatar_pqn": Study(
         "PQN on MinAtar's games, two million steps",
         "Neither replay nor target network. To be compared with DQN and PPO at the same steps: "
@@ -361,6 +380,18 @@ STUDIES = {
             ),
         ),
         comparisons=(Comparison("rescaled", "plain", "rescaled values"),),
+    ),
+    "exabooster_dyna_q": Study(
+        "Dyna-Q on ExaBooster",
+        "200k real steps. The control is a DQN that makes as many updates of the same data.",
+        (
+            Entry("dyna_q", "exabooster_dyna_q", 8, 1.45),
+            Entry("dqn_2_updates", "exabooster_dqn", 8, 1.45, EXABOOSTER_AS_DYNA_Q),
+        ),
+        metric="eval_improvement",
+        episode_steps=100,
+        references=EXABOOSTER_REFERENCES,
+        comparisons=(Comparison("dyna_q", "dqn_2_updates", "planning, at equally many updates"),),
     ),
     "exabooster_sac": Study(
         "SAC on ExaBooster with continuous actions",
@@ -590,6 +621,7 @@ def write_page(study: str) -> None:
         shutil.copy(pictures[0], IMAGES / f"{study}_episode.png")
         lines += ["", f"![an episode](../images/{study}_episode.png)"]
     (RESULTS / f"{study}.md").write_text("\n".join(lines) + "\n")
+    readme.write()
     print(f"wrote docs/results/{study}.md")
 
 
