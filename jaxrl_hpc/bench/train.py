@@ -29,7 +29,7 @@ from typing import Any
 from jaxrl_hpc.bench.cases import CASES, PRIORITY_CASES, PRIORITY_GOAL, SLOT_CASES, SLOTS_GOAL, Case
 from jaxrl_hpc.bench.interleave import Entry, Peers, cpu_ratio, learn, machine_facts, ratio, take_turns
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.runtime.host import available_cores
 
 EXTRA = ("slots", "priorities", "returns")
 NAMES = (*(case.name for case in CASES), *EXTRA)
