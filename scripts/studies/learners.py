@@ -117,7 +117,7 @@ def solve() -> Iterator[Cell]:
 
 def exabooster() -> Iterator[Cell]:
     for seed, shape, workflow in itertools.product(range(3), ((1, 8), (8, 8)), ("async", "rma_queue")):
-        yield Cell("solve", workflow, *shape, 0.005, env="ExaBooster-v0", seed=seed, steps=250_000)
+        yield Cell("solve", workflow, *shape, 0.005, env="ExaBooster-v0", seed=seed, steps=500_000)
 
 
 def convergence() -> Iterator[Cell]:
