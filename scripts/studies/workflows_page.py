@@ -423,8 +423,8 @@ SECTIONS = (
         "factor of 1.3 (ExaBooster), within 120k and 250k steps. Times count from the first "
         "6,400 steps on, before which programs are compiled. Medians over all seeds; one that never solved "
         "it counts as infinite. Of the budget: the share of these steps that seeds which solved it needed, "
-        "in the median. Where it is near 100 %, seeds that did not solve it may have lacked steps rather than "
-        "learning; A2C alone meets 1.45 on ExaBooster after [786k steps](exabooster.md).",
+        "in the median. Where it is near 100 %, seeds that did not solve it may have lacked steps rather "
+        "than learning; A2C alone meets 1.45 on ExaBooster after [786k steps](exabooster.md).",
         lambda runs: [*solve_table(runs), "", draw_solve(runs)],
     ),
 )
