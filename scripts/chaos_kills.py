@@ -52,7 +52,9 @@ UNIFORM = {"name": "uniform", "capacity": 2400, "min_size": 96}
 PRIORITISED = {"name": "prioritised", "capacity": 2400, "min_size": 96}
 EXACT = ("fused", "sharded")  # equal bits are promised
 RECORDED = ("async", "rma", "rma_queue")  # unrolls are written down
-WORKFLOWS = ("fused", "sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server", "dyna")
+WORKFLOWS = (
+    "fused", "sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server", "gossip", "dyna"
+)  # fmt: skip
 FAULTS = ("SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGUSR1", "SIGSTOP", "slow")
 
 

@@ -3,25 +3,29 @@ n-step targets, prioritised replay (Schaul et al. 2016), hard or soft target upd
 
     y = sum_{i<k} gamma^i r_i + gamma^k d Q_target(s_k, argmax_a Q(s_k, a)),  loss = w huber(y - Q(s, a))
 
-k is n, or less where the episode ends inside the window; d is 0 where it terminated.
+k is n, or less where the episode ends inside the window; d is 0 where it terminated. With `returns` the
+network models the distribution of y instead of its mean (C51, QR-DQN: ops/value_distributions.py). With
+`noisy` exploration comes from noisy layers: each copy draws its own noise in each step, and an update draws
+one for its batch. All of it together is Rainbow (Hessel et al. 2018).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from pydantic import model_validator
 
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
+from jaxrl_hpc.networks.noisy import streams
 from jaxrl_hpc.networks.torso import NetworkConfig, Width, as_features, make_torso
-from jaxrl_hpc.ops import optimise
+from jaxrl_hpc.ops import optimise, value_distributions
 from jaxrl_hpc.ops.exploration import epsilon_greedy, epsilon_ladder, linear_decay
-from jaxrl_hpc.ops.losses import huber, select_action
 from jaxrl_hpc.ops.returns import fold_window, take_step
 from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
@@ -67,7 +71,21 @@ class Config(DQNOptions):
     """DQN's settings."""
 
     name: Literal["dqn"] = "dqn"
+    returns: value_distributions.Kind = static(
+        "value", "what is learned of a return: its mean, a distribution over fixed returns, or quantiles"
+    )
+    atoms: int = static(51, "c51 and quantile: numbers per action", ge=2, le=1_000)
+    return_low: float = traced(-10.0, "c51: the smallest return")
+    return_high: float = traced(10.0, "c51: the largest return")
+    noisy: bool = static(False, "noisy layers in the head; usually with epsilon_start = epsilon_end = 0")
+    noise_size: float = static(0.5, "noisy: deviation of a weight at the start, times √inputs", gt=0)
     normalise: NormaliseConfig = NormaliseConfig()
+
+    @model_validator(mode="after")
+    def _returns_in_order(self) -> Self:
+        if self.return_low >= self.return_high:
+            raise ValueError(f"return_low is {self.return_low:g}: it must be below return_high")
+        return self
 
 
 def identity(config: DQNOptions, env_ids: Array) -> PyTree:
@@ -102,10 +120,20 @@ def move_target(config: DQNOptions, state: LearnerState, params: PyTree, update:
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     if spec.num_actions is None:
         raise UserError(f"agent 'dqn' needs discrete actions; env {spec.name!r} has continuous ones: use td3")
-    network = config.q_network(make_torso(config.network, spec), spec.num_actions)
+    network = QNetwork(
+        make_torso(config.network, spec),
+        spec.num_actions,
+        config.dueling,
+        config.dueling_hidden,
+        config.network.activation,
+        0 if config.returns == "value" else config.atoms,
+        config.noise_size if config.noisy else 0.0,
+    )
+    model = value_distributions.make(config.returns, config.atoms)
 
-    def q_values(params: PyTree, obs: Array) -> Array:
-        return network.apply(params, as_features(obs, spec, config.network.torso))  # type: ignore[return-value]
+    def outputs(params: PyTree, obs: Array, key: Array | None) -> Array:  # [N, …] -> [N, A, *K]
+        """The key is that of the noise: [] for all rows, or one per row [N]."""
+        return network.apply(params, as_features(obs, spec, config.network.torso), key)  # type: ignore[return-value]
 
     def init(key: Array, hypers: dict[str, Array]) -> LearnerState:
         params = network.init(
@@ -116,7 +144,8 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return LearnerState(params, target, opt, hypers, (), jnp.int32(0), jnp.float32(0))
 
     def actor(state: LearnerState) -> PyTree:
-        return {"params": state.params, "gamma": state.hypers["gamma"], "explore": exploration(state)}
+        by = {name: state.hypers[name] for name in ("gamma", "huber_delta", "return_low", "return_high")}
+        return {"params": state.params, "by": by, "explore": exploration(state)}
 
     def carry(env_ids: Array) -> PyTree:
         return identity(config, env_ids)
@@ -124,32 +153,50 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     def act(
         actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
     ) -> tuple[Array, PyTree, PyTree]:
-        values = q_values(actor_params["params"], obs)
+        params, by = actor_params["params"], actor_params["by"]
         if greedy:
+            values = model.value(outputs(params, obs, None), by)
             return jnp.argmax(values, axis=-1).astype(jnp.int32), carry, ()
+        noise_key = None
+        if config.noisy:
+            split = jax.vmap(jax.random.split)(key)
+            key, noise_key = split[:, 0], split[:, 1]
+        values = model.value(outputs(params, obs, noise_key), by)
         return explore(config, num_envs, actor_params["explore"], carry, values, key), carry, ()
 
-    def td_error(params: PyTree, target: PyTree, gamma: Array, batch: Batch) -> tuple[Array, Array]:
-        data = batch.data
-        folded = fold_window(data.reward, data.discount, data.last, gamma)
+    def compare(
+        params: PyTree, target: PyTree, by: dict[str, Array], batch: Batch, key: Array | None
+    ) -> tuple[Array, Array, Array]:
+        """Losses, errors of the mean and values, each [N]; the key is that of the noise."""
+        data, keys = batch.data, streams(key)
+        folded = fold_window(data.reward, data.discount, data.last, by["gamma"])
         next_obs = take_step(data.next_obs, folded.final)
-        next_target = q_values(target, next_obs)
-        chooser = q_values(jax.lax.stop_gradient(params), next_obs) if config.double else next_target
-        next_value = select_action(next_target, jnp.argmax(chooser, axis=-1))
-        goal = jax.lax.stop_gradient(folded.reward + folded.discount * next_value)
-        value = select_action(q_values(params, jax.tree.map(lambda x: x[0], data.obs)), data.action[0])
-        return goal - value, value
+        next_target = outputs(target, next_obs, next(keys))
+        chooser = next_target
+        if config.double:
+            chooser = outputs(jax.lax.stop_gradient(params), next_obs, next(keys))
+        choice = jnp.argmax(model.value(chooser, by), axis=-1)
+        following = jax.lax.stop_gradient(value_distributions.take(next_target, choice))
+        obs = jax.tree.map(lambda x: x[0], data.obs)
+        taken = value_distributions.take(outputs(params, obs, next(keys)), data.action[0])
+        value = model.value(taken, by)
+        error = folded.reward + folded.discount * model.value(following, by) - value
+        return model.loss(taken, following, folded.reward, folded.discount, by), error, value
+
+    def urgency(losses: Array, error: Array) -> Array:
+        """Replay priorities: errors of values, losses of distributions."""
+        return jnp.abs(error) if config.returns == "value" else jnp.maximum(losses, 0.0)
 
     def gradient(state: LearnerState, batch: Batch, key: Array) -> tuple[PyTree, UpdateInfo]:
-        del key
+        noise_key = key if config.noisy else None
 
-        def loss(params: PyTree) -> tuple[Array, tuple[Array, Array]]:
-            error, value = td_error(params, state.target, state.hypers["gamma"], batch)
-            return jnp.mean(batch.weight * huber(error, state.hypers["huber_delta"])), (error, value)
+        def loss(params: PyTree) -> tuple[Array, tuple[Array, Array, Array]]:
+            losses, error, value = compare(params, state.target, state.hypers, batch, noise_key)
+            return jnp.mean(batch.weight * losses), (losses, error, value)
 
-        (value_loss, (error, value)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
-        metrics = {"loss": value_loss, "q_value": value.mean(), "td_error": jnp.abs(error).mean()}
-        return grads, UpdateInfo(metrics, jnp.abs(error))
+        (total, (losses, error, value)), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        metrics = {"loss": total, "q_value": value.mean(), "td_error": jnp.abs(error).mean()}
+        return grads, UpdateInfo(metrics, urgency(losses, error))
 
     def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
         params, opt = optimise.update(config, state.hypers, state.progress, state.params, state.opt, grads)
@@ -157,10 +204,10 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
 
     def priority(actor_params: PyTree, batch: Batch) -> Array:
-        # an actor has no target network: its own one stands in (Ape-X)
+        # an actor has no target network: its own one stands in (Ape-X), without noise
         params = actor_params["params"]
-        error, _ = td_error(params, params, actor_params["gamma"], batch)
-        return jnp.abs(error)
+        losses, error, _ = compare(params, params, actor_params["by"], batch, None)
+        return urgency(losses, error)
 
     agent = Agent(
         needs=Windows(config.window, config.batch_size),

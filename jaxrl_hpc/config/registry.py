@@ -90,6 +90,7 @@ WORKFLOWS = Components(
         "central_inference": Place("workflows.central_inference"),
         "dyna": Place("workflows.actor_learner.dyna"),
         "fused": Place("workflows.fused"),
+        "gossip": Place("workflows.gossip"),
         "offline": Place("workflows.offline"),
         "parameter_server": Place("workflows.parameter_server"),
         "rma": Place("workflows.actor_learner.rma"),

@@ -19,6 +19,10 @@ Probe = Literal[
     "ProbeBothContinuous", "ProbeTruncationContinuous",
 ]  # fmt: skip
 Lander = Literal["LunarLander-v3", "LunarLanderContinuous-v3"]
+Robot = Literal[
+    "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5", "Pusher-v5", "Reacher-v5", "Swimmer-v5", "Walker2d-v5",
+]  # fmt: skip
 Game = Literal["BeamRider-Atari", "Breakout-Atari", "Qbert-Atari", "SpaceInvaders-Atari"]
 
 
@@ -45,6 +49,7 @@ FAMILIES = (
     Family("Fermilab Booster", EXABOOSTER, "exabooster", "ExaBoosterConfig", "make_env"),
     Family("probes", get_args(Probe), "probes"),
     Family("LunarLander", get_args(Lander), "external.envpool_env", "LanderConfig", "make_lander"),
+    Family("MuJoCo", get_args(Robot), "external.envpool_env", "RobotConfig", "make_robot"),
     Family("Atari", get_args(Game), "external.envpool_env", "AtariConfig", "make_atari"),
     Family("annealing a film", ("CahnHilliard-v0",), "cahn_hilliard"),
     Family("Gymnasium", ("gymnasium",), "external.gymnasium_env", note="any environment, by env.id"),

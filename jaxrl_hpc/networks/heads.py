@@ -7,31 +7,54 @@ from collections.abc import Sequence
 import flax.linen as nn
 
 from jaxrl_hpc.networks.dense import Dense
+from jaxrl_hpc.networks.noisy import NoisyDense, streams
 from jaxrl_hpc.networks.recurrent import LSTM, Carry
-from jaxrl_hpc.networks.torso import MLP
+from jaxrl_hpc.networks.torso import ACTIVATIONS, MLP
 from jaxrl_hpc.types import Array
 
 
 class QNetwork(nn.Module):
-    """Q(s, .) = head(torso(s)); dueling: V + A - mean A, from streams with hidden layers of their own."""
+    """Q(s, .) = head(torso(s)); dueling: V + A - mean A, from streams with hidden layers of their own.
+
+    With atoms an action has so many outputs instead of one value (ops/value_distributions.py). With noise
+    the head's layers are noisy.
+    """
 
     torso: nn.Module
     num_actions: int
     dueling: bool = False
     stream_hidden: Sequence[int] = ()
     activation: str = "relu"
+    atoms: int = 0
+    noise: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        features = self.torso(x)
-        if not self.dueling:
-            return self.readout(self.num_actions)(features)
-        hidden = [MLP(self.stream_hidden, self.activation)(features) for _ in range(2)]
-        advantage, value = self.readout(self.num_actions)(hidden[0]), self.readout(1)(hidden[1])
-        return value + advantage - advantage.mean(axis=-1, keepdims=True)
+    def __call__(self, x: Array, key: Array | None = None) -> Array:
+        """[N, …] -> [N, A] or [N, A, atoms]; key [] or [N] is that of the noise, None: without."""
+        features, keys = self.torso(x), streams(key)
 
-    def readout(self, outputs: int) -> Dense:
-        return Dense(outputs, kernel_init=nn.initializers.orthogonal(1.0))
+        def dense(x: Array, outputs: int, gain: float) -> Array:
+            if self.noise:
+                return NoisyDense(outputs, self.noise, gain)(x, next(keys))
+            return Dense(outputs, kernel_init=nn.initializers.orthogonal(gain))(x)
+
+        def readout(x: Array, actions: int) -> Array:
+            if not self.atoms:
+                return dense(x, actions, 1.0)
+            return dense(x, actions * self.atoms, 1.0).reshape(*x.shape[:-1], actions, self.atoms)
+
+        def stream(actions: int) -> Array:
+            if not self.noise:
+                return readout(MLP(self.stream_hidden, self.activation)(features), actions)
+            x = features
+            for width in self.stream_hidden:
+                x = ACTIVATIONS[self.activation](dense(x, width, 2**0.5))
+            return readout(x, actions)
+
+        if not self.dueling:
+            return readout(features, self.num_actions)
+        advantage, value = stream(self.num_actions), stream(1)
+        return value + advantage - advantage.mean(axis=-2 if self.atoms else -1, keepdims=True)
 
 
 class RecurrentQNetwork(nn.Module):

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from jaxrl_hpc.scaling.model import LatencyBandwidth
 
 Rule = Literal["lock", "hogwild", "accumulate", "server"]
-WORKFLOWS = ("sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server")
+WORKFLOWS = ("sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server", "gossip")
 FREE = LatencyBandwidth(0.0, 1e30)
 
 
@@ -23,7 +23,7 @@ class Costs(NamedTuple):
     compute: float  # one step of an actor's copies, on a core, without the policy
     sleep: float  # one step of an actor's copies, waiting for something that needs no core
     inference: LatencyBandwidth  # the policy, by number of observations: latency + number / bandwidth
-    update: float  # learning from one unroll, all K updates
+    update: float  # learning from one unroll, all K updates, on a core
     handle: float = 0.0  # a core's time to pack or to take a message
     message: LatencyBandwidth = FREE  # by bytes, between two ranks
     copy: LatencyBandwidth = FREE  # by bytes, into or out of a window of another rank
@@ -34,6 +34,9 @@ class Costs(NamedTuple):
     observation: int = 0  # bytes that an environment rank sends per step
     spread: float = 0.0  # coefficient of variation of an unroll's time
     cores: int = 0  # that all ranks share; 0: each rank has one of its own
+    accelerator: float = 0.0  # learning from one unroll, on something that needs no core
+    spins: bool = False  # learners that wait for each other keep a core; else they sleep
+    nap: float = 0.0  # by how much a rank that sleeps notices the end of its wait too late
 
     @property
     def acting(self) -> float:
@@ -50,8 +53,8 @@ class JobPlan(NamedTuple):
     """How a job is divided and connected."""
 
     workflow: str
-    learners: int  # also workers of sharded and parameter_server, servers of central_inference
-    actors: int = 0  # none for sharded and parameter_server: workers act themselves
+    learners: int  # also workers of sharded, parameter_server and gossip, servers of central_inference
+    actors: int = 0  # none for sharded, parameter_server and gossip: workers act themselves
     in_flight: int = 2  # unrolls under way per actor, items of a ring
     batch: int = 1  # unrolls of an iteration
     selection: Literal["random", "range"] = "range"  # of windows, for rma

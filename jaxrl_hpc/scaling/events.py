@@ -130,13 +130,22 @@ class Barrier:
 
     def __init__(self, simulation: Simulation, number: int) -> None:
         self.simulation, self.number = simulation, number
-        self._here: list[Process] = []
+        self.meetings = 0  # so far
+        self._here = 0
+        self._parked: list[Process] = []
 
     def wait(self) -> Process:
-        if len(self._here) + 1 < self.number:
-            self._here.append(self.simulation.current)
+        if not self.come():
+            self._parked.append(self.simulation.current)
             yield None
-        else:
-            for process in self._here:
-                self.simulation.start(process)
-            self._here = []
+
+    def come(self) -> bool:
+        """Be counted without being parked; whether all are here. Otherwise `meetings` says when they are."""
+        self._here += 1
+        if self._here < self.number:
+            return False
+        self._here, self.meetings = 0, self.meetings + 1
+        for process in self._parked:
+            self.simulation.start(process)
+        self._parked = []
+        return True

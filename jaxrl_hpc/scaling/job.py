@@ -2,6 +2,7 @@
 
 An actor is busy while it steps its environments and packs; a learner while it takes unrolls, learns, reduces
 and publishes; everything else is idle time. Ranks may share cores: then work queues for them, sleep does not.
+A rank that spins while it waits takes slices of a core like any other work, which is nobody's gain.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import math
 from typing import Any
 
 from jaxrl_hpc.scaling.costs import Clock, Costs, JobPlan, SimulatedResult
-from jaxrl_hpc.scaling.events import EventStore, Process, Simulation, Station
+from jaxrl_hpc.scaling.events import Barrier, EventStore, Process, Simulation, Station
+
+SLICE = 3e-3  # seconds that an operating system leaves a core to a process that others wait for
 
 
 class SimulatedRank:
@@ -29,6 +32,20 @@ class SimulatedRank:
         if seconds:
             yield seconds
             self.busy += seconds
+
+    def meet(self, barrier: Barrier, costs: Costs) -> Process:
+        """Wait for others: idle, on a core or asleep."""
+        if not costs.spins:
+            before = self.simulation.now
+            yield from barrier.wait()
+            if self.simulation.now > before and costs.nap:
+                yield costs.nap
+            return
+        meeting = barrier.meetings
+        if barrier.come():
+            return
+        while barrier.meetings == meeting:
+            yield from self.cores.use(SLICE)
 
 
 class SimulatedJob:
@@ -52,6 +69,11 @@ class SimulatedJob:
         """One unroll."""
         yield from rank.work(self.clock.vary(self.costs.acting))
         yield from rank.sleep(self.clock.vary(self.costs.waiting))
+
+    def update(self, rank: SimulatedRank, unrolls: int = 1) -> Process:
+        """Learn from so many unrolls."""
+        yield from rank.work(self.clock.vary(unrolls * self.costs.update))
+        yield from rank.sleep(unrolls * self.costs.accelerator)
 
     def learned(self, version: int) -> None:
         """An unroll that was made with parameters of this version has been learned from."""

@@ -10,9 +10,10 @@ than they can carry.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from jaxrl_hpc.scaling.costs import Costs, JobPlan, SimulatedResult
+from jaxrl_hpc.scaling.costs import Costs, JobPlan, Rule, SimulatedResult
 from jaxrl_hpc.scaling.events import Barrier, EventStore, Process, Station
 from jaxrl_hpc.scaling.job import SimulatedJob, SimulatedRank
 
@@ -80,10 +81,10 @@ class ActorLearnerModel(SimulatedJob):
             versions = []
             for _ in range(plan.batch):
                 versions.append((yield from self.take(number)))
-            yield from rank.work(self.clock.vary(plan.batch * costs.update))
+            yield from self.update(rank, plan.batch)
             for version in versions:
                 self.learned(version)
-            yield from self.barrier.wait()
+            yield from rank.meet(self.barrier, costs)
             yield from rank.work(reduce)
             if number == 0:
                 self.version += 1
@@ -108,8 +109,8 @@ class ShardedModel(SimulatedJob):
         rank, reduce = self.learners[number], self.reduce_seconds(self.plan.learners)
         while True:
             yield from self.act(rank)
-            yield from rank.work(self.clock.vary(self.costs.update))
-            yield from self.barrier.wait()
+            yield from self.update(rank)
+            yield from rank.meet(self.barrier, self.costs)
             yield from rank.work(reduce)
             if number == 0:
                 self.version += 1
@@ -171,8 +172,8 @@ class CentralInferenceModel(SimulatedJob):
                 steps[actor] = steps.get(actor, 0) + 1
             whole = [actor for actor in found if steps[actor] % costs.length == 0]
             for actor in whole:
-                yield from rank.work(self.clock.vary(costs.update))
-                yield from self.barrier.wait()
+                yield from self.update(rank)
+                yield from rank.meet(self.barrier, costs)
                 yield from rank.work(reduce)
                 self.version += 1
                 self.updates += 1
@@ -194,19 +195,23 @@ class ParameterServerModel(SimulatedJob):
             simulation.start(self.worker(number))
 
     def worker(self, number: int) -> Process:
-        rank, costs, plan = self.learners[number], self.costs, self.plan
-        exchange = getattr(self, f"by_{plan.rule}")
+        rank, plan = self.learners[number], self.plan
+        exchange = self.exchange_by(plan.rule)
         version = 0
         while True:
             for _ in range(plan.local_updates):
                 yield from self.act(rank)
-                yield from rank.work(self.clock.vary(costs.update))
+                yield from self.update(rank)
             yield from exchange(rank)
             self.version += 1
             self.updates += 1
             for _ in range(plan.local_updates):
                 self.learned(version + 1)
             version = self.version
+
+    def exchange_by(self, rule: Rule) -> Callable[[SimulatedRank], Process]:
+        rules = {"lock": self.by_lock, "hogwild": self.by_hogwild, "accumulate": self.by_accumulate}
+        return rules.get(rule, self.by_server)
 
     def by_lock(self, rank: SimulatedRank) -> Process:
         """Read, add and write while nobody else may."""
@@ -247,6 +252,13 @@ class ParameterServerModel(SimulatedJob):
         done.put_now(None)
 
 
+class GossipModel(ParameterServerModel):
+    """Workers write into their own memory and read one neighbour's: nothing that they could queue for."""
+
+    def exchange_by(self, rule: Rule) -> Callable[[SimulatedRank], Process]:
+        return self.by_hogwild
+
+
 FLOWS: dict[str, type[SimulatedJob]] = {
     "sharded": ShardedModel,
     "async": ActorLearnerModel,
@@ -254,6 +266,7 @@ FLOWS: dict[str, type[SimulatedJob]] = {
     "rma_queue": ActorLearnerModel,
     "central_inference": CentralInferenceModel,
     "parameter_server": ParameterServerModel,
+    "gossip": GossipModel,
 }
 
 

@@ -27,6 +27,15 @@ class Reduce(NamedTuple):
 ALONE = Reduce()
 
 
+def average_floats(tree: PyTree, mean: Callable[[list[Array]], list[Array]]) -> PyTree:
+    """The tree with its floating-point numbers replaced by their mean; counters stay as they are."""
+    leaves, structure = jax.tree.flatten(tree)
+    floats = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
+    new = iter(mean([leaf for leaf, is_float in zip(leaves, floats, strict=True) if is_float]))
+    found = [next(new) if is_float else leaf for leaf, is_float in zip(leaves, floats, strict=True)]
+    return jax.tree.unflatten(structure, found)
+
+
 def learn(
     agent: Agent, state: LearnerState, batch: Batch, key: Array, reduce: Reduce = ALONE
 ) -> tuple[LearnerState, Metrics, Array]:

@@ -93,7 +93,12 @@ ROOMS: list[tuple[str, list[tuple[str, str]]]] = [
     (ORANGE, [("config", "YAML → validated sections; names → components")]),
     (
         BLUE,
-        [("workflows", "fused · offline · sharded · actor_learner · central_inference · parameter_server")],
+        [
+            (
+                "workflows",
+                "fused · offline · sharded · actor_learner · central_inference · parameter_server · gossip",
+            )
+        ],
     ),
     (BLUE, [("rollout", "acting: builds every Transition")]),
     (GREEN, [("agents", "algorithms"), ("envs", "environments"), ("replay", "memories")]),

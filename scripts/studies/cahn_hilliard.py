@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import curves  # beside this file
+import cahn_hilliard_accuracy  # these are beside this file
+import curves
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -199,6 +200,7 @@ def write_page() -> None:
             "![best constant temperature](cahn_hilliard_rule.png)",
             "",
         ]
+    lines += cahn_hilliard_accuracy.section()
     lines += ["| agent | command | commit |", "|---|---|---|"]
     for run in runs:
         words = " ".join(command(run.agent))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import matplotlib
 import numpy as np
@@ -19,7 +19,7 @@ import page_table  # beside this file
 from matplotlib.figure import Figure
 
 from jaxrl_hpc.config import registry
-from jaxrl_hpc.envs import gymnax, render
+from jaxrl_hpc.envs import gymnax, names, render
 from jaxrl_hpc.report.style import MATPLOTLIB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +41,7 @@ GROUPS = {
     "ExaBooster": lambda n: n.startswith("ExaBooster"),
     "Cahn–Hilliard annealing": lambda n: n.startswith("CahnHilliard"),
     "LunarLander": lambda n: n.startswith("LunarLander"),
+    "MuJoCo robots": lambda n: n in get_args(names.Robot),
     "Atari games": lambda n: n.endswith("-Atari"),
     "probes": lambda n: n.startswith("Probe"),
     "one's own": lambda n: n in ("gymnasium", "jumanji", "mpi_program"),
@@ -55,6 +56,7 @@ WORDS = {
     "ExaBooster": "ours, in the program: [exabooster.md](exabooster.md)",
     "Cahn–Hilliard annealing": "ours, in the program: below",
     "LunarLander": "envpool's simulator, by foreign function calls out of the program: below",
+    "MuJoCo robots": "envpool's simulator, by callbacks: below",
     "Atari games": "envpool's simulator, by foreign function calls out of the program: below",
     "probes": "ours, in the program: tiny, with known values, for tests of agents",
     "one's own": "any Gymnasium or Jumanji environment, any MPI program: below",
@@ -171,9 +173,9 @@ def table() -> str:
     lines = ["| environments | `env.name` | what runs |", "|---|---|---|"]
     left = list(registry.ENVS)
     for title, belongs in GROUPS.items():
-        names = [name for name in left if belongs(name)]
-        left = [name for name in left if name not in names]
-        lines.append(f"| {title} | {', '.join(f'`{n}`' for n in names)} | {WORDS[title]} |")
+        these = [name for name in left if belongs(name)]
+        left = [name for name in left if name not in these]
+        lines.append(f"| {title} | {', '.join(f'`{n}`' for n in these)} | {WORDS[title]} |")
     if left:
         raise SystemExit(f"environments without a group in {__file__}: {', '.join(left)}")
     return "\n".join(lines)

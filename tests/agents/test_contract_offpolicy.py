@@ -26,6 +26,12 @@ CONTINUOUS = DISCRETE._replace(num_actions=None, action_shape=(2,), action_low=-
 SMALL = NetworkConfig(hidden=(8,))
 CASES: dict[str, tuple[Any, Any, EnvSpec]] = {
     "dqn": (dqn, dqn.Config(network=SMALL, n_step=2, batch_size=8), DISCRETE),
+    "dqn rainbow": (
+        dqn,
+        dqn.Config(network=SMALL, n_step=2, batch_size=8, returns="c51", atoms=5, noisy=True, dueling=True),
+        DISCRETE,
+    ),
+    "dqn quantile": (dqn, dqn.Config(network=SMALL, batch_size=8, returns="quantile", atoms=5), DISCRETE),
     "recurrent_dqn": (
         recurrent_dqn,
         recurrent_dqn.Config(network=SMALL, lstm=5, burn_in=1, length=2, batch_size=8),

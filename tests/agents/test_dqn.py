@@ -14,7 +14,16 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.torso import NetworkConfig
 from jaxrl_hpc.schema import traced_values
 from jaxrl_hpc.types import Agent, EnvSpec, LearnerState
-from tests.agents.numpy_check import as_float64, assert_gradient, huber, n_step, q_network, windows
+from tests.agents.numpy_check import (
+    as_float64,
+    assert_gradient,
+    dense,
+    huber,
+    mlp,
+    n_step,
+    q_network,
+    windows,
+)
 
 SPEC = EnvSpec("made up", (4,), np.dtype(np.float32), 3, (), None, None, 10)
 SMALL = NetworkConfig(hidden=(8, 6))
@@ -57,6 +66,94 @@ def test_gradient_and_priority(steps: int, double: bool, dueling: dict) -> None:
     assert_gradient(lambda p: float(np.mean(weight * huber(error(p), 0.7))), state.params, grads)
     np.testing.assert_allclose(info.priority, np.abs(error(online)), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(info.metrics["loss"], np.mean(weight * huber(error(online), 0.7)), rtol=1e-4)
+
+
+def heads(params: dict, x: np.ndarray, atoms: int) -> np.ndarray:
+    """Outputs [N, 3, atoms] of a dueling network of distributions."""
+    own = params["params"]
+    x = mlp(own["torso"], x)
+    advantage = dense(own["Dense_0"], x).reshape(-1, 3, atoms)
+    value = dense(own["Dense_1"], x).reshape(-1, 1, atoms)
+    return value + advantage - advantage.mean(axis=1, keepdims=True)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("returns", ["c51", "quantile"])
+def test_gradient_of_distributions(returns: str) -> None:
+    """Double, dueling, three steps: the whole loss again in NumPy, one atom at a time."""
+    atoms, low, high, delta = 5, -1.0, 2.0, 0.7
+    config = dqn.Config(
+        network=SMALL, n_step=3, gamma=0.9, dueling=True, returns=returns, atoms=atoms,
+        return_low=low, return_high=high, huber_delta=delta,
+    )  # fmt: skip
+    agent, state = start(config)
+    batch = windows(3, 16, 4, 3)
+    grads, info = jax.jit(agent.gradient)(state, batch, jax.random.key(2))
+    data, weight = as_float64(batch.data), as_float64(batch.weight)
+    rewards, discounts, finals = n_step(batch, 0.9)
+    rows, z = np.arange(16), np.linspace(low, high, atoms)
+    target, online = as_float64(state.target), as_float64(state.params)
+    next_obs = data.next_obs[finals, rows]
+
+    def values(outputs: np.ndarray) -> np.ndarray:
+        return softmax(outputs) @ z if returns == "c51" else outputs.mean(axis=-1)
+
+    choice = values(heads(online, next_obs, atoms)).argmax(axis=-1)
+    following = heads(target, next_obs, atoms)[rows, choice]
+    action = np.asarray(batch.data.action[0])
+
+    def losses(params: dict) -> np.ndarray:
+        taken = heads(params, data.obs[0], atoms)[rows, action]
+        found = np.zeros(16)
+        for n in rows:
+            if returns == "quantile":
+                for i in range(atoms):
+                    for j in range(atoms):
+                        error = rewards[n] + discounts[n] * following[n, j] - taken[n, i]
+                        side = abs((i + 0.5) / atoms - (error < 0))
+                        found[n] += side * huber(error, delta) / atoms
+                continue
+            goal, spacing = np.zeros(atoms), z[1] - z[0]
+            for j, probability in enumerate(softmax(following[n])):
+                place = (np.clip(rewards[n] + discounts[n] * z[j], low, high) - low) / spacing
+                below = min(int(place), atoms - 2)
+                goal[below] += probability * (below + 1 - place)
+                goal[below + 1] += probability * (place - below)
+            kept = goal > 0
+            found[n] = (goal[kept] * np.log(goal[kept] / softmax(taken[n])[kept])).sum()
+        return found
+
+    assert_gradient(lambda p: float(np.mean(weight * losses(p))), state.params, grads)
+    np.testing.assert_allclose(info.priority, losses(online), rtol=1e-3, atol=1e-5)
+
+
+def test_noise_is_of_the_copy_and_the_step() -> None:
+    agent, state = start(
+        dqn.Config(network=SMALL, noisy=True, noise_size=3.0, epsilon_start=0.0, epsilon_end=0.0)
+    )
+    obs = jnp.tile(jnp.arange(4.0), (64, 1))
+    keys = jax.random.split(jax.random.key(3), 64)
+    act = jax.jit(agent.act, static_argnums=4)
+    taken, _, _ = act(agent.actor(state), {}, obs, keys, False)
+    assert len(np.unique(taken)) > 1  # copies that see the same act differently
+    best, _, _ = act(agent.actor(state), {}, obs, keys, True)
+    assert len(np.unique(best)) == 1  # without noise
+    half, _, _ = act(agent.actor(state), {}, obs[:32], keys[32:], False)
+    np.testing.assert_array_equal(half, taken[32:])  # wherever the copy is
+    batch = windows(1, 8, 4, 3)
+    gradient = jax.jit(agent.gradient)
+    first, _ = gradient(state, batch, jax.random.key(0))
+    other, _ = gradient(state, batch, jax.random.key(1))
+    assert not np.allclose(*(jax.tree.leaves(grads)[0] for grads in (first, other)))
+
+
+def test_range_of_returns_is_checked() -> None:
+    with pytest.raises(ValueError, match="return_low is 2"):
+        dqn.Config(return_low=2.0, return_high=2.0)
 
 
 def test_actor_rates_with_its_own_network() -> None:

@@ -40,6 +40,9 @@ SOFT = {name: value for name, value in CONTINUOUS.items() if name != "noise_scal
 AGENTS: dict[str, dict[str, Any]] = {
     "dqn": DISCRETE,
     "dqn n-step": DISCRETE | {"n_step": 3, "dueling": True},
+    "dqn c51": DISCRETE | {"returns": "c51", "atoms": 41, "return_low": -4.0, "return_high": 4.0},
+    "dqn quantile": DISCRETE | {"returns": "quantile", "atoms": 16, "n_step": 2},
+    "dqn noisy": DISCRETE | {"noisy": True, "epsilon_start": 0.0, "epsilon_end": 0.0},
     "recurrent_dqn": DISCRETE | {"lstm": 8, "burn_in": 1, "length": 3, "n_step": 2},
     "dyna_q": DISCRETE | {"planning_updates": 2, "n_step": 2, "model_hidden": [16]},
     "td3": CONTINUOUS,
@@ -92,6 +95,11 @@ QUICK = {  # those that tell most; the others are slow
     ("dqn", "ProbeTruncation"),
     ("dqn n-step", "ProbeCredit"),
     ("dqn n-step", "ProbeBoth"),
+    ("dqn c51", "ProbeTruncation"),
+    ("dqn c51", "ProbeBoth"),
+    ("dqn quantile", "ProbeCredit"),
+    ("dqn quantile", "ProbeBoth"),
+    ("dqn noisy", "ProbeBoth"),
     ("recurrent_dqn", "ProbeTruncation"),
     ("recurrent_dqn", "ProbeBoth"),
     ("dyna_q", "ProbeCredit"),
@@ -121,9 +129,9 @@ def pairs(agents: tuple[str, ...], probes: Iterable[str]) -> list[Any]:
     return [pytest.param(agent, probe, marks=marks(agent, probe)) for agent in agents for probe in probes]
 
 
-DISCRETE_ONES = ("dqn", "dqn n-step", "recurrent_dqn", "dyna_q")
+DISCRETE_ONES = ("dqn", "dqn n-step", "dqn c51", "dqn quantile", "recurrent_dqn", "dyna_q")
 CONTINUOUS_ONES = ("td3", "ddpg", "sac", "sac ensemble", "sac crossq", "mbpo", "mbpo_td3")
-VALUES_ONLY = ("iql",)  # imitates what it sees: best actions are probed in test_offline_learning.py
+VALUES_ONLY = ("iql",)  # imitates what it sees: best actions are probed in test_offline.py
 
 
 def test_every_agent_that_replays_is_probed() -> None:
@@ -140,7 +148,9 @@ def test_values(agent: str, probe: str) -> None:
     assert metrics["td_error"] < tolerance
 
 
-@pytest.mark.parametrize(("agent", "probe"), pairs(DISCRETE_ONES, ("ProbeAction", "ProbeBoth")))
+@pytest.mark.parametrize(
+    ("agent", "probe"), pairs((*DISCRETE_ONES, "dqn noisy"), ("ProbeAction", "ProbeBoth"))
+)
 def test_best_discrete_actions(agent: str, probe: str) -> None:
     _, best = train(agent, probe, updates=600)
     assert best == 1.0

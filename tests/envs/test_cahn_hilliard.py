@@ -1,5 +1,7 @@
 """The film's solver against known laws and an independent one; the environment against its rules."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from jaxrl_hpc.envs.cahn_hilliard import Config, policies
 from jaxrl_hpc.envs.cahn_hilliard.environment import CahnHilliard, State, load_target
-from jaxrl_hpc.envs.cahn_hilliard.solver import MEAN, TIME_STEP, Film, advance, energy, film
+from jaxrl_hpc.envs.cahn_hilliard.solver import MEAN, TIME_STEP, Film, advance, energy, film, phi_functions
 from jaxrl_hpc.envs.cahn_hilliard.structure import WAVE_NUMBERS, structure
 from jaxrl_hpc.envs.cahn_hilliard.target import annealed
 
@@ -51,18 +53,18 @@ def oracle(field: np.ndarray, temperature: float, time: float, steps: int) -> np
 
 
 def test_converges_to_the_equation_with_the_time_step():
-    """First order: half the step, half the error against an independent solution."""
+    """Second order: half the step, a quarter of the error against an independent solution."""
     start, temperature = smooth_field(), 0.6
     exact = oracle(start, temperature, 40 * TIME_STEP, 1_000)
     assert np.abs(exact - start).max() > 0.1  # something happens
     with jax.enable_x64(True):
         errors = [
             np.abs(advance(jnp.asarray(start), film(temperature), 40 * n, TIME_STEP / n) - exact).max()
-            for n in (16, 32, 64)
+            for n in (1, 2, 4, 8)
         ]
     ratios = np.array(errors[:-1]) / errors[1:]
-    assert (ratios > 1.7).all() and (ratios < 2.3).all()
-    assert errors[-1] < 0.02
+    assert (ratios > 3.5).all() and (ratios < 4.5).all()
+    assert errors[0] < 0.04  # of the step that episodes take
 
 
 def test_single_precision_is_enough():
@@ -73,13 +75,36 @@ def test_single_precision_is_enough():
     np.testing.assert_allclose(single, double, atol=2e-3)
 
 
+def test_phi_functions_of_single_precision():
+    """Against double precision: the Taylor series, and the quotients where they are safe."""
+    z = -np.logspace(-8, 3, 200)
+    power, first, second = np.ones_like(z), np.zeros_like(z), np.zeros_like(z)
+    for n in range(40):
+        first, second = first + power / math.factorial(n + 1), second + power / math.factorial(n + 2)
+        power = power * z
+    far = z < -2
+    first = np.where(far, np.expm1(z) / z, first)
+    second = np.where(far, (np.expm1(z) / z - 1) / z, second)
+    found = phi_functions(jnp.asarray(z, jnp.float32))
+    np.testing.assert_allclose(found[0], first, rtol=2e-6)
+    np.testing.assert_allclose(found[1], second, rtol=2e-6)
+    np.testing.assert_array_equal(phi_functions(jnp.zeros(1)), [[1.0], [0.5]])
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5])
+def test_it_is_stable_from_noise_at_every_temperature(temperature):
+    start = 0.005 * np.random.default_rng(5).uniform(-1, 1, (64, 64))
+    field = advance(jnp.asarray(start, jnp.float32), film(temperature), 30 * 67)
+    assert 0.5 < float(jnp.abs(field).max()) < 1.1
+
+
 def test_mass():
-    """Conserved without σ; with it the mean relaxes to m as the discrete equation says."""
+    """Conserved without σ; with it the mean relaxes to m as the equation says."""
     start = jnp.asarray(smooth_field(2) + 0.1, jnp.float32)
     stiffness, repulsion = film(0.5)
     assert abs(float(advance(start, Film(stiffness, 0.0), 300).mean() - start.mean())) < 1e-5
     relaxed = advance(start, film(0.5), 100).mean()
-    expected = MEAN + (start.mean() - MEAN) / (1 + TIME_STEP * repulsion) ** 100
+    expected = MEAN + (start.mean() - MEAN) * np.exp(-TIME_STEP * repulsion * 100)
     np.testing.assert_allclose(relaxed, expected, atol=1e-5)
 
 
@@ -101,7 +126,7 @@ def test_order_appears_below_the_transition():
     assert advance(wave, film(1.0), 500).std() < wave.std()
 
 
-@pytest.mark.parametrize(("temperature", "share"), [(0.9, 0.65), (0.6, 0.57), (0.3, 0.43), (0.1, 0.2)])
+@pytest.mark.parametrize(("temperature", "share"), [(0.9, 1.0), (0.6, 0.97), (0.3, 0.89), (0.1, 0.54)])
 def test_waves_grow_at_the_stated_share_of_their_true_rate(temperature, share):
     """The fastest of the linearised equation, d log c / dt = k² (1 − 3 m²) − ε² k⁴ − σ."""
     stiffness, repulsion = (float(x) for x in film(temperature))
@@ -111,9 +136,9 @@ def test_waves_grow_at_the_stated_share_of_their_true_rate(temperature, share):
     number = waves[rates.argmax()]
     with jax.enable_x64(True):
         x = jnp.arange(64) / 64
-        wave = MEAN + 1e-6 * jnp.cos(2 * jnp.pi * number * x)[:, None] * jnp.ones(64)
-        grown = advance(wave, film(temperature), 10).std() / wave.std()
-    np.testing.assert_allclose(np.log(grown) / (10 * TIME_STEP * rates.max()), share, atol=0.01)
+        wave = MEAN + 1e-9 * jnp.cos(2 * jnp.pi * number * x)[:, None] * jnp.ones(64)
+        early, late = (advance(wave, film(temperature), steps).std() for steps in (10, 30))
+    np.testing.assert_allclose(np.log(late / early) / (20 * TIME_STEP * rates.max()), share, atol=0.01)
 
 
 @pytest.mark.parametrize("size", [64, 128])

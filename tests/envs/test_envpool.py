@@ -10,7 +10,7 @@ from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.envs.external import envpool_env, envpool_xla
 from jaxrl_hpc.envs.external.envpool_simulator import Pool, PoolTask, make_pool
 from jaxrl_hpc.envs.external.host import simulator_failures_told
-from jaxrl_hpc.envs.names import Lander
+from jaxrl_hpc.envs.names import Lander, Robot
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.rollout import build_transition
 from tests.tiers import quick
@@ -77,6 +77,40 @@ def test_both_interfaces_are_envpool(name):
             assert (inside.reward, inside.terminated, inside.truncated) == (reward, failed, limit)
     assert np.any([r.truncated for r in called]) and np.any([r.terminated for r in called])
     check_rules(steps)
+
+
+def test_robots_are_as_envpool_has_them():
+    import envpool
+
+    assert set(envpool_env.ROBOTS) == set(get_args(Robot))
+    for name, sizes in envpool_env.ROBOTS.items():
+        spec = envpool.make_spec(name)
+        assert spec.observation_space.shape == (sizes.observation,)
+        assert spec.action_space.shape == (sizes.action,)
+        np.testing.assert_allclose(spec.action_space.high, sizes.bound, rtol=1e-6)
+        np.testing.assert_allclose(spec.action_space.low, -sizes.bound, rtol=1e-6)
+        assert spec.config.max_episode_steps == sizes.limit
+
+
+def test_a_robot_falls_and_runs_out_of_time():
+    """Hopper falls soon; HalfCheetah never, so that its time ends. Both as envpool has it, in 32 bits."""
+    actions = np.random.default_rng(0).uniform(-1, 1, (60, COPIES, 6)).astype(np.float32)
+    for name, size, limit in (("Hopper-v5", 3, 1_000), ("HalfCheetah-v5", 6, 25)):
+        env = envpool_env.make_robot(envpool_env.RobotConfig(name=name, max_episode_steps=limit))
+        state, first = jax.jit(env.reset)(KEYS)
+        assert first.dtype == np.float32 and env.spec.action_shape == (size,)
+        _, steps = play(env, state, actions[..., :size])
+        check_rules(steps)
+        expected = by_hand(
+            PoolTask(name, {"max_episode_steps": limit}), int(state.ticket[0]), actions[..., :size]
+        )
+        for i in range(COPIES):
+            for time, (final, reward, failed, cut, obs) in enumerate(expected[i]):
+                row = jax.tree.map(lambda x, t=time, i=i: np.asarray(x[t, i]), steps)
+                np.testing.assert_allclose(row.final_obs, final, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(row.obs, obs, rtol=1e-5, atol=1e-6)
+                assert (row.reward, row.terminated, row.truncated) == (reward, failed, cut)
+        assert np.asarray(steps.terminated if name == "Hopper-v5" else steps.truncated).any()
 
 
 def check_rules(steps):

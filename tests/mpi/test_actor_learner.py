@@ -240,3 +240,18 @@ def test_a_replay_that_takes_several_unrolls_at_once_is_repeatable(tmp_path):
     (first,), (again,) = found["dqn-lazy"], found["dqn-again"]
     assert first["taken"] == 64 and first["summary"]["env_steps"] == 2048
     assert first["params"] == again["params"]
+
+
+@pytest.mark.full
+def test_learners_that_average_now_and_then_are_equal_and_repeatable(tmp_path):
+    """That they are equal at the end of every chunk is checked there (`compare_replicas`)."""
+    often = "workflow.learners=2;workflow.average_every=3"
+    found = start(
+        4,
+        tmp_path,
+        f"a2c-averaged:{often};{RECORD}",
+        f"a2c-again:{often};run.replay_schedule=FOLDER/a2c-averaged",
+    )
+    (first,), (again,) = found["a2c-averaged"], found["a2c-again"]
+    assert first["finished"] and again["finished"]
+    assert first["summary"]["params_sha256"] == again["summary"]["params_sha256"]

@@ -13,7 +13,7 @@ import yaml
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
 from jaxrl_hpc.metrics.parquet import read_metrics
-from tests.mpi import actor_learner_jobs, launch, parameter_server_jobs
+from tests.mpi import actor_learner_jobs, gossip_jobs, launch, parameter_server_jobs
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, launch.needs_mpi, pytest.mark.timeout(1800)]
 RESTART = str(launch.ROOT / "scripts" / "mpi_restart.py")
@@ -93,6 +93,7 @@ DYNA = ["workflow.name=dyna", "agent.name=dyna_q", "workflow.learners=2"]
         pytest.param(actor_learner_jobs, "dqn", DYNA, 2, 0, 1, id="dyna"),
         pytest.param(parameter_server_jobs, "a2c", ["workflow.rule=lock"], 0, 2, 1, id="workers and a lock"),
         pytest.param(parameter_server_jobs, "a2c", SERVED, 2, 1, 0, id="workers and a server"),
+        pytest.param(gossip_jobs, "a2c", [], 0, 2, 1, id="gossip"),
     ],
 )
 def test_any_rank_of_the_others_too(tmp_path, build, case, changes, killed, stopped, told):

@@ -181,3 +181,27 @@ def test_results_do_not_depend_on_luck():
     first, same, other = (simulate(costs, JobPlan("rma", 2, 6), seed=seed) for seed in (0, 0, 1))
     assert first == same and first != other
     assert other.steps_per_second == pytest.approx(first.steps_per_second, rel=0.1)
+
+
+def test_learners_that_spin_take_cores_from_actors_and_those_that_sleep_do_not():
+    """Four learners on two cores: if they spin, the wait for the last is the actors' loss."""
+    costs = Costs(
+        length=1, copies=1, compute=0.02, sleep=0.0, inference=LatencyBandwidth(0.0, 1e30), update=0.0,
+        accelerator=0.01, spread=0.6, cores=2,
+    )  # fmt: skip
+    plan = JobPlan("async", 4, 8)
+    asleep = simulate(costs, plan, unrolls=2000)
+    assert asleep.steps_per_second == pytest.approx(2 / 0.02, rel=0.1)  # what two cores give
+    spinning = simulate(costs._replace(spins=True), plan, unrolls=2000)
+    assert spinning.steps_per_second < 0.85 * asleep.steps_per_second
+    late = simulate(costs._replace(cores=0, nap=0.1), plan, unrolls=2000)
+    assert late.steps_per_second < simulate(costs._replace(cores=0), plan, unrolls=2000).steps_per_second
+
+
+@pytest.mark.parametrize(
+    "workflow, learners, actors", [("async", 4, 64), ("gossip", 8, 0), ("sharded", 8, 0)]
+)
+def test_updates_on_accelerators_need_no_core(workflow, learners, actors):
+    costs = UNIT._replace(inference=LatencyBandwidth(1e-6, 1e30), update=0.0, accelerator=0.5, cores=1)
+    outcome = simulate(costs, JobPlan(workflow, learners, actors), unrolls=2000)
+    assert outcome.steps_per_second == pytest.approx(learners / 0.5, rel=0.02)

@@ -36,6 +36,8 @@ WORKFLOWS: dict[str, dict[str, Any]] = {
     "rma_queue": {"name": "rma_queue"},
     "central_inference": {"name": "central_inference"},
     "dyna": {"name": "dyna"},
+    "gossip": {"name": "gossip"},
+    "gossip together": {"name": "gossip", "topology": "complete", "staleness": 0},
     "offline": {"name": "offline", "dataset": "made"},
     "offline then online": {"name": "offline", "dataset": "made", "online_after": 12},
     "parameter_server": {"name": "parameter_server"},

@@ -1,22 +1,45 @@
-"""LunarLander and Atari games by envpool: the real simulators, inside the compiled program."""
+"""LunarLander, MuJoCo's robots and Atari games by envpool: the real simulators."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from jaxrl_hpc.envs import render
-from jaxrl_hpc.envs.external.bridge import env_of
+from jaxrl_hpc.envs.external.bridge import env_of, make_external
 from jaxrl_hpc.envs.external.envpool_simulator import Pool, PoolTask
 from jaxrl_hpc.envs.external.envpool_xla import PoolHost, env_of_pool
 from jaxrl_hpc.envs.external.host import Host
 from jaxrl_hpc.envs.external.simulator import ExternalConfig
-from jaxrl_hpc.envs.names import Game, Lander
+from jaxrl_hpc.envs.names import Game, Lander, Robot
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Env, EnvSpec
 
 ACTIONS = {"BeamRider-Atari": 9, "Breakout-Atari": 4, "Qbert-Atari": 6, "SpaceInvaders-Atari": 6}
+
+
+class RobotSizes(NamedTuple):
+    """Of a MuJoCo task."""
+
+    observation: int
+    action: int
+    bound: float = 1.0  # of every action, on both sides
+    limit: int = 1_000  # steps
+
+
+ROBOTS: dict[Robot, RobotSizes] = {
+    "Ant-v5": RobotSizes(105, 8),
+    "HalfCheetah-v5": RobotSizes(17, 6),
+    "Hopper-v5": RobotSizes(11, 3),
+    "Humanoid-v5": RobotSizes(348, 17, 0.4),
+    "InvertedDoublePendulum-v5": RobotSizes(9, 1),
+    "InvertedPendulum-v5": RobotSizes(4, 1, 3.0),
+    "Pusher-v5": RobotSizes(23, 7, 2.0, 100),
+    "Reacher-v5": RobotSizes(10, 2, limit=50),
+    "Swimmer-v5": RobotSizes(8, 2),
+    "Walker2d-v5": RobotSizes(17, 6),
+}
 
 
 class PoolConfig(ExternalConfig):
@@ -32,6 +55,13 @@ class LanderConfig(PoolConfig):
 
     name: Lander = "LunarLander-v3"
     max_episode_steps: int = static(1_000, "time limit", ge=1)
+
+
+class RobotConfig(ExternalConfig):
+    """A robot of Gymnasium's MuJoCo tasks."""
+
+    name: Robot = "HalfCheetah-v5"
+    max_episode_steps: int = static(0, "time limit; 0: the task's own", ge=0)
 
 
 class AtariConfig(PoolConfig):
@@ -70,6 +100,17 @@ def make_lander(config: LanderConfig) -> Env:
         spec = EnvSpec(config.name, *observation, None, (2,), -bound, bound, limit)
     task = PoolTask(config.name, {"max_episode_steps": limit})
     return _assembled(config, spec, task, task)
+
+
+def make_robot(config: RobotConfig) -> Env:
+    """By callbacks: these observations have 64 bits, which envpool's calls out of the program cannot hand to
+    one of 32, and a step of the physics takes longer than a callback."""
+    sizes = ROBOTS[config.name]
+    limit, bound = config.max_episode_steps or sizes.limit, np.full(sizes.action, sizes.bound, np.float32)
+    observation = ((sizes.observation,), np.dtype(np.float32))
+    spec = EnvSpec(config.name, *observation, None, (sizes.action,), -bound, bound, limit)
+    task = PoolTask(config.name, {"max_episode_steps": limit})
+    return make_external(spec, lambda copies: Pool(task, spec, copies), config)
 
 
 def make_atari(config: AtariConfig) -> Env:

@@ -66,6 +66,7 @@ class Pool:
         self.pool: Any = None
 
     def _arrange(self, obs: np.ndarray) -> np.ndarray:
+        obs = obs.astype(self.spec.obs_dtype, copy=False)  # MuJoCo's have 64 bits
         return np.ascontiguousarray(np.moveaxis(obs, 1, -1)) if self.task.channels_last else obs
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:

@@ -31,6 +31,12 @@ class ActorLearnerConfig(DistributedConfig):
     )
     in_flight: int = static(1, "unrolls of an actor that may be under way before it waits", ge=1, le=1024)
     publish_every: int = static(1, "iterations between new parameters for actors", ge=1)
+    average_every: int = static(
+        1,
+        "several learners: 1, every gradient is averaged; H, parameters and the optimiser's moments every H "
+        "iterations",
+        ge=1,
+    )
     max_lag: int | None = static(
         None, "unrolls made with parameters older than so many iterations are dropped", ge=0
     )
@@ -80,6 +86,11 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
                 "workflow.lockstep: one actor and one learner in turns; leave "
                 f"workflow.{(wrong or ['actors'])[0]} as it is by default"
             )
+    if config.average_every > 1 and config.learner_mode == "shared":
+        raise UserError(
+            "workflow.average_every: learners that share every batch meet at every update; set it to 1, or "
+            "workflow.learner_mode=own"
+        )
     if config.learner_mode == "shared" and config.learners > 1:
         size = agent.needs.batch_size or config.num_envs * config.batch_trajectories
         if size % config.learners:

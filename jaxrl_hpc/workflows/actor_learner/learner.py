@@ -7,8 +7,11 @@ Lazy writing (PALRL, Zhang et al. 2021): several unrolls of an iteration go into
 its tree is updated once for all of them.
 
 Several learners take every step together, and the mean of their gradients, one flattened message, keeps them
-the same bit for bit. In mode `own` each has its actors and its replay. In mode `shared` the first has all of
-them and gives every learner an equal part of each batch.
+the same bit for bit. With `average_every` H > 1 each learns alone, and after H iterations all go on from the
+mean of their parameters, targets and moments (local SGD; McMahan et al. 2017, Stich 2019).
+
+In mode `own` each learner has its actors and its replay. In mode `shared` the first has all of them and gives
+every learner an equal part of each batch.
 
 Unrolls of different actors do not continue each other, so the last step of an unroll ends the windows that
 reach it: they are shorter and bootstrap there (metric window_used, `check_windows`). Where all unrolls come
@@ -73,6 +76,7 @@ class LearnerGroup(NamedTuple):
     number: int
     shared: bool  # the first shares batches out
     collectives: Collectives | None  # None: alone
+    every_gradient: bool = True  # is averaged; False: learners are, now and then (`LearnerPrograms.average`)
 
     @property
     def has_data(self) -> bool:
@@ -86,7 +90,7 @@ class LearnerGroup(NamedTuple):
 
     @property
     def reduce(self) -> learning.Reduce:
-        return learning.Reduce(self.mean, self.total)
+        return learning.Reduce(self.mean if self.every_gradient else lambda grads: grads, self.total)
 
     def mean(self, tree: PyTree) -> PyTree:
         return tree if self.collectives is None else jax.tree.map(lambda x: x / self.size, self.total(tree))
@@ -192,6 +196,13 @@ class LearnerPrograms:
         learner, memory, metrics = learn(state, trajectory, key, group)
         metrics = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
         return state._replace(learner=learner, replay=memory), metrics
+
+    def average(self, state: ActorLearnerState, group: LearnerGroup) -> ActorLearnerState:
+        """Parameters, targets and moments become their means over learners; the same bits on all."""
+        learner = state.learner
+        parts = (learner.params, learner.target, learner.opt)
+        params, target, opt = learning.average_floats(parts, group.mean)
+        return state._replace(learner=learner._replace(params=params, target=target, opt=opt))
 
     def _from_trajectory(
         self, state: ActorLearnerState, trajectory: Transition | None, key: Array, group: LearnerGroup

@@ -103,7 +103,8 @@ class ActorLearner(DistributedWorkflow):
         if ranks.size == 1:
             return LearnerGroup(1, 0, False, None)
         layout = Layout(ranks.size, ranks.size, ranks.rank, (jax.local_devices()[0],))
-        return LearnerGroup(ranks.size, ranks.rank, shared, Collectives(layout, ranks.programs, True))
+        collectives = Collectives(layout, ranks.programs, True)
+        return LearnerGroup(ranks.size, ranks.rank, shared, collectives, self.config.average_every == 1)
 
     def assign(self, ranks: Ranks) -> Roles:
         """Roles in this job; together with all ranks."""
@@ -293,6 +294,9 @@ class ActorLearner(DistributedWorkflow):
             "params": self._program(lambda s: learning.agent.actor(s.learner), (), state),
             "mark": self._program(mark, (), state),
         }
+        if group.collectives is not None and not group.every_gradient:
+            average = functools.partial(learning.average, group=group)
+            self._programs["average"] = self._program(average, (0,), state)
         if learning.replay and learning.replay.drawable and group.has_data:
             share = learning.replay.drawable
             self._programs["drawable"] = self._program(lambda s: share(s.replay), (), state)
@@ -342,6 +346,10 @@ class ActorLearner(DistributedWorkflow):
         version = int(state.iteration)
         for number in range(1, iterations + 1):
             state, sums = self._programs["iterate"](state, sums, self._take(version + number - 1))
+            # also at the end of a chunk: what is saved and evaluated is the same on all learners
+            due = number == iterations or (version + number) % self.config.average_every == 0
+            if due and "average" in self._programs:
+                state = self._programs["average"](state)
             if (version + number) % self.config.publish_every == 0:
                 self.publish(state, version + number)
         return state, self._metrics(state, sums, iterations)

@@ -44,8 +44,9 @@ class ExchangeScheme(NamedTuple):
     change: Callable[[LearnerState, PyTree, int], Array]  # (learner, central it began with, updates) -> [P]
     packing: BufferLayout  # of central
     size: int  # P
-    combine: Callable[[PyTree, Callable[[int], float]], Combine]
-    # host function: (hypers, progress after so many exchanges) -> what makes new bytes of old ones
+    combine: Callable[[PyTree, Callable[[int], float]], Combine] | None = None
+    # host function: (hypers, progress after so many exchanges) -> what makes new bytes of old ones;
+    # None where nothing is stored centrally (gossip)
 
 
 def flat(params: PyTree) -> Array:

@@ -53,7 +53,6 @@ from jaxrl_hpc.workflows.parameter_server.chunk_metrics import ChunkMetrics
 from jaxrl_hpc.workflows.parameter_server.config import Config, check
 from jaxrl_hpc.workflows.parameter_server.merge_statistics import reconcile
 from jaxrl_hpc.workflows.parameter_server.worker import (
-    ALONE,
     CentralState,
     ParameterServerState,
     WorkerPrograms,
@@ -168,6 +167,7 @@ class ParameterServer(WorkflowBase):
         works = ranks.rank < workers
         if ranks.size > 1:
             self.ranks = Ranks(ranks.comm.Split(0 if works else 1, ranks.rank))
+        assert self.worker.scheme.combine is not None
         self.settings = ExchangeSettings(
             stored=self.worker.scheme.packing.nbytes,
             change=exchange_schemes.change_bytes(self.worker.scheme),
@@ -287,15 +287,9 @@ class ParameterServer(WorkflowBase):
 
     def compile(self, state: ParameterServerState) -> None:
         """Programs for a state of these shapes."""
-        worker, learning = self.worker, self.worker.learning
-        one = learning.unroll_shape(state.own.state.learner, 1)
-        rated: PyTree = ()
-        if worker.settings.priorities:
-            rated = jax.ShapeDtypeStruct(one.last.shape, jnp.float32)
-        names = jax.eval_shape(
-            lambda s, u: learning.iterate(s, {}, [u], ALONE)[1], state.own.state, (one, rated)
-        )
-        self._names = sorted(names)
+        worker = self.worker
+        one = worker.learning.unroll_shape(state.own.state.learner, 1)
+        self._names = worker.metric_names(state.own)
         sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self._names}
         steps = jax.ShapeDtypeStruct((), jnp.int32)
         several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((worker.iterations, *x.shape), x.dtype), one)

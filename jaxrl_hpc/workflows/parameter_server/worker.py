@@ -89,6 +89,17 @@ class WorkerPrograms:
         own = WorkerState(state, running, jax.tree.map(jnp.copy, central), zeros[0], zeros[1], merged)
         return ParameterServerState(CentralState(central, zeros[2], zeros[3]), own)
 
+    def metric_names(self, own: WorkerState) -> list[str]:
+        """What an iteration reports; `own` may have shapes."""
+        one = self.learning.unroll_shape(own.state.learner, 1)
+        rated: PyTree = ()
+        if self.settings.priorities:
+            rated = jax.ShapeDtypeStruct(one.last.shape, jnp.float32)
+        names = jax.eval_shape(
+            lambda s, u: self.learning.iterate(s, {}, [u], ALONE)[1], own.state, (one, rated)
+        )
+        return sorted(names)
+
     def _act(
         self, agent: Agent, learner: LearnerState, running: RolloutState
     ) -> tuple[RolloutState, Transition, PyTree, Episodes]:

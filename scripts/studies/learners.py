@@ -1,0 +1,279 @@
+"""More learners on emulated accelerators: speed, time to solve and learning by number of learners.
+
+    python scripts/studies/learners.py run goals              cells that the goals name; missing ones only
+    python scripts/studies/learners.py run speed tail solve convergence exabooster
+    python scripts/studies/learners.py run speed --match "async own 8+16 20ms"
+    python scripts/studies/learners.py list                   all cells, and which are measured
+    python scripts/studies/learners.py page                   write docs/results/learners.md
+
+One cell at a time; each is a job of its own whose result goes into docs/data/learners.json at once, so that a
+study can be stopped at any time and goes on where it stopped. The load of the machine before a cell stands in
+its record; `--calm LOAD` waits until the load is below.
+
+Settings, fixed before measuring: A2C with V-trace on CartPole, 8 copies per rank that acts, unrolls of 16
+steps, one unroll per learner and iteration, so that every environment step is learned from once whatever the
+number of learners. An environment step of all copies takes 2 ms, learning from one unroll 0, 5 or 20 ms, and
+neither uses a core. Speed: 60 s a cell, without its first fifth. In `parameter_server` and `gossip` every
+worker acts and learns, one after the other; their cells have as many workers as others have ranks that act.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc.bench.interleave import machine_facts
+from jaxrl_hpc.cli.doctor_checks import find_mpiexec
+from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.runs.directory import code_version
+from jaxrl_hpc.runtime.seeds import SeedRunner
+from jaxrl_hpc.runtime.train import train
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "docs" / "data" / "learners.json"
+COPIES, LENGTH, STEP = 8, 16, 0.002
+TAIL = 1.5  # shape of the Pareto law: a mean, no variance
+CENTRAL = ("parameter_server", "gossip")  # every worker acts and learns
+TARGETS = {"CartPole-v1": ("eval_return", 475.0), "ExaBooster-v0": ("eval_improvement", 1.3)}
+
+
+class Cell(NamedTuple):
+    """One measurement."""
+
+    group: str
+    workflow: str
+    learners: int  # workers of parameter_server and gossip
+    actors: int
+    update: float = 0.0  # seconds
+    mode: str = "own"
+    tail: float = 0.0
+    env: str = "CartPole-v1"
+    seed: int = 0
+    rate: float = 1.0  # × the learning rate
+    extra: tuple[str, ...] = ()  # settings of the workflow
+    step: float = STEP
+    steps: int = 0  # of the environment in all; 0: as many as the time allows
+
+    @property
+    def ranks(self) -> int:
+        return self.learners + self.actors
+
+    @property
+    def name(self) -> str:
+        shape = f"{self.learners}+{self.actors}" if self.actors else f"{self.learners}"
+        words = [self.workflow, *([self.mode] if self.actors else []), shape, f"{1e3 * self.update:g}ms"]
+        words += [f"tail{self.tail:g}"] if self.tail else []
+        words += [self.env] if self.env != "CartPole-v1" else []
+        words += [f"rate{self.rate:g}"] if self.rate != 1 else []
+        words += [f"seed{self.seed}"] if self.steps else []
+        return " ".join([self.group if self.steps else "speed", *words, *self.extra])
+
+
+def speed(learners: int, actors: int, update: float, workflow: str = "async", **other: Any) -> Cell:
+    return Cell("speed", workflow, learners, actors, update, **other)
+
+
+def goals() -> Iterator[Cell]:
+    """What the published figures are compared with."""
+    yield from (speed(*shape, 0.02) for shape in ((1, 8), (8, 8), (8, 16), (2, 8), (4, 8), (1, 16)))
+    for tail in (0.0, TAIL):
+        yield from (speed(1, 8, 0.0, workflow, tail=tail) for workflow in ("async", "rma_queue"))
+    yield speed(2, 8, 0.0)
+
+
+def everything() -> Iterator[Cell]:
+    for update, learners, actors in itertools.product((0.02, 0.005, 0.0), (1, 2, 4, 8), (8, 16)):
+        for workflow, mode in (("async", "own"), ("rma_queue", "own"), ("rma", "own"), ("async", "shared")):
+            if mode == "own" or learners > 1:
+                yield speed(learners, actors, update, workflow, mode=mode)
+    for update, workers, workflow in itertools.product((0.02, 0.005, 0.0), (1, 8, 16), CENTRAL):
+        yield speed(workers, 0, update, workflow)
+
+
+def tails() -> Iterator[Cell]:
+    for workflow, (learners, actors) in itertools.product(
+        ("async", "rma", "rma_queue"), ((1, 8), (1, 16), (2, 8))
+    ):
+        yield from (speed(learners, actors, 0.005, workflow, tail=tail) for tail in (0.0, TAIL))
+
+
+def solve() -> Iterator[Cell]:
+    shapes = ((1, 8), (2, 8), (8, 8), (8, 16))
+    for seed, shape, workflow in itertools.product(range(5), shapes, ("async", "rma_queue")):
+        yield Cell("solve", workflow, *shape, 0.02, seed=seed, steps=150_000)
+
+
+def exabooster() -> Iterator[Cell]:
+    for seed, shape, workflow in itertools.product(range(3), ((1, 8), (8, 8)), ("async", "rma_queue")):
+        yield Cell("solve", workflow, *shape, 0.005, env="ExaBooster-v0", seed=seed, steps=250_000)
+
+
+def convergence() -> Iterator[Cell]:
+    """Equal environment steps, as fast as they come: what more learners do to learning alone."""
+    for seed, learners in itertools.product(range(3), (1, 2, 4, 8)):
+        for mode, rate in itertools.product(("own", "shared"), (1.0, 2.0, 4.0)):
+            if learners > 1 or (mode, rate) == ("own", 1.0):
+                yield Cell("convergence", "async", learners, 8, mode=mode, rate=rate, seed=seed,
+                           step=0.0, steps=200_000)  # fmt: skip
+        if learners > 1:
+            every = ("average_every=8",)
+            yield Cell("convergence", "async", learners, 8, seed=seed, extra=every, step=0.0, steps=200_000)
+            for workflow in CENTRAL:
+                yield Cell("convergence", workflow, learners, 0, seed=seed, step=0.0, steps=200_000)
+
+
+GROUPS = {
+    "goals": goals, "speed": everything, "tail": tails, "solve": solve, "exabooster": exabooster,
+    "convergence": convergence,
+}  # fmt: skip
+
+
+def config_of(cell: Cell, seconds: float) -> configs.Config:
+    flow = [f"name={cell.workflow}", f"num_envs={COPIES}", f"unroll_length={LENGTH}", *cell.extra]
+    per_iteration = COPIES * LENGTH
+    if cell.actors:
+        shared = cell.mode == "shared"
+        flow += [f"learners={cell.learners}", f"learner_mode={cell.mode}"]
+        # the first learner shares out as many unrolls as others would have together
+        flow += [f"batch_trajectories={cell.learners}"] if shared else []
+        per_iteration *= cell.learners
+    update = cell.update * (cell.learners if cell.mode == "shared" else 1)  # of the whole batch
+    limits = [(cell.actors or cell.learners) * COPIES / STEP]
+    limits += [cell.learners * COPIES * LENGTH / cell.update] if cell.update else []
+    steps = cell.steps or int(2 * seconds * min(limits))
+    every = max(per_iteration, int(min(limits)) if not cell.steps else 6_400)
+    run = [
+        f"seed={cell.seed}", f"step_seconds={cell.step}", f"step_tail={cell.tail}",
+        f"update_seconds={update}", f"total_env_steps={steps}", f"log_every={every}",
+        "tensorboard=false", "checkpoint_seconds=1e6",
+        f"eval_every={9_600 if cell.steps else 0}", "final_eval_episodes=32", "eval_episodes=16",
+    ]  # fmt: skip
+    changes = [f"env.name={cell.env}", "agent.vtrace=true", *(f"workflow.{w}" for w in flow)]
+    base = "exabooster_a2c" if cell.env == "ExaBooster-v0" else "cartpole_a2c"
+    if cell.env == "CartPole-v1":
+        changes += [f"agent.learning_rate={3e-3 * cell.rate}", "agent.normalise.reward=false"]
+    return configs.load(base, [*changes, *(f"run.{w}" for w in run)])
+
+
+def on_ranks(cell: Cell, seconds: float, folder: Path) -> None:
+    """In a job: one run, which is told to stop after so many seconds of training."""
+    plain, begun = SeedRunner.step, False
+
+    def step(self: SeedRunner, iterations: int) -> Any:
+        nonlocal begun
+        if not begun and not cell.steps:
+            timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1))
+            timer.daemon = True
+            timer.start()
+        begun = True
+        return plain(self, iterations)
+
+    SeedRunner.step = step  # type: ignore[method-assign]
+    train(config_of(cell, seconds), folder, say=lambda _: None)
+
+
+def facts(cell: Cell, folder: Path) -> dict[str, Any]:
+    table = read_metrics(folder).to_pylist()
+    rows = [row for row in table if row["kind"] == "train"]
+    begin = max(1, len(rows) // 5)
+    first, last, late = rows[begin - 1], rows[-1], rows[begin:]
+    elapsed = last["wall_seconds"] - first["wall_seconds"]
+    steps = last["env_steps"] - first["env_steps"]
+    found: dict[str, Any] = {
+        "steps_per_second": steps / elapsed,
+        "updates_per_step": (last["updates"] - first["updates"]) / steps,
+        "seconds": elapsed,
+        "env_steps": last["env_steps"],
+    }
+    for name in ("learner_idle", "actor_idle", "lag_mean", "consensus_distance"):
+        values = [row[name] for row in late if row.get(name) is not None]
+        found[name] = sum(values) / len(values) if values else None
+    metric, target = TARGETS[cell.env]
+    curve = [(row["env_steps"], row["wall_seconds"] - rows[0]["wall_seconds"], row[metric])
+             for row in table if row["kind"] == "eval" and row.get(metric) is not None]  # fmt: skip
+    if cell.steps:
+        solved = next(((steps, at) for steps, at, value in curve if value >= target), None)
+        found |= {"curve": [(steps, value) for steps, _, value in curve], "solved": solved}
+    return found
+
+
+def measure(cell: Cell, seconds: float) -> dict[str, Any]:
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "run"
+        work = [sys.executable, __file__, "--ranks", json.dumps(cell), str(seconds), str(place)]
+        command = [str(find_mpiexec()), "-n", str(cell.ranks), *work] if cell.ranks > 1 else work
+        environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"NPROC": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode not in (0, 75) or not place.is_dir():  # 75: it was told to stop
+            raise SystemExit(f"{cell.name} failed:\n{done.stdout[-1500:]}{done.stderr[-3000:]}")
+        found = facts(cell, place)
+    return {"cell": cell._asdict(), "load_before": load, "code": code_version(), **found}
+
+
+def known() -> dict[str, Any]:
+    return json.loads(DATA.read_text()) if DATA.exists() else {"cells": {}}
+
+
+def run(options: argparse.Namespace) -> None:
+    for group in options.groups:
+        for cell in GROUPS[group]():
+            if cell.name in known()["cells"] or options.match not in cell.name:
+                continue
+            while os.getloadavg()[0] > options.calm:
+                time.sleep(20)
+            print(f"+ {cell.name}", flush=True)
+            result = measure(cell, options.seconds)
+            data = known()  # another process may have added to it
+            data["machine"] = machine_facts()
+            data["cells"][cell.name] = result
+            DATA.write_text(json.dumps(data, indent=1) + "\n")
+            print(
+                f"  {result['steps_per_second']:,.0f} steps/s, load {result['load_before']:.1f}", flush=True
+            )
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--ranks"]:
+        data = json.loads(sys.argv[2])
+        cell = Cell(*(tuple(value) if isinstance(value, list) else value for value in data))
+        on_ranks(cell, float(sys.argv[3]), Path(sys.argv[4]))
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("run", "list", "page"))
+    parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}")
+    parser.add_argument("--match", default="", help="only cells whose name has this in it")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of a speed cell")
+    parser.add_argument("--calm", type=float, default=float("inf"), help="wait for a load below this")
+    options = parser.parse_args()
+    if unknown := set(options.groups) - set(GROUPS):
+        parser.error(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    if options.what == "run":
+        run(options)
+    elif options.what == "list":
+        measured = known()["cells"]
+        for group, cells in GROUPS.items():
+            for cell in cells():
+                print(f"{group:12} {'done' if cell.name in measured else '-   '} {cell.name}")
+    else:
+        from learners_page import write  # beside this file
+
+        write(known())
+
+
+if __name__ == "__main__":
+    main()

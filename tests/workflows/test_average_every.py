@@ -1,0 +1,91 @@
+"""Several learners that average now and then, as lanes of one program whose collectives are JAX's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jaxrl_hpc import config as configs
+from jaxrl_hpc import rollout
+from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.runtime.build import build, hypers_of
+from jaxrl_hpc.types import Agent
+from jaxrl_hpc.workflows.actor_learner.learner import LearnerGroup, LearnerPrograms, LearnerSettings
+from tests import small
+
+LEARNERS = 3
+
+
+def over_lanes(kind: str, tree: Any) -> Any:
+    assert kind == "add"
+    return jax.tree.map(lambda x: lax.psum(x[0], "learners"), tree)
+
+
+def plain_sgd(agent: Agent) -> Agent:
+    def apply(state: Any, grads: Any, statistics: Any) -> Any:
+        params = jax.tree.map(lambda p, g: p - 0.05 * g, state.params, grads)
+        return state._replace(params=params, step=state.step + 1)
+
+    return agent._replace(apply=apply)
+
+
+def learned(sgd: bool, every: int, iterations: int) -> Any:
+    """Learners [L] after some iterations on unrolls of their own.
+
+    `every` 0: every gradient is averaged; else parameters and moments after so many iterations.
+    """
+    config = configs.from_dict(
+        {"agent": {"name": "a2c", "network": {"hidden": [8]}}, "env": {"name": "CartPole-v1"}}
+    )
+    parts = build(config)
+    agent = plain_sgd(parts.agent) if sgd else parts.agent
+    settings = LearnerSettings(4, 6, 1, 1, 10_000, False, False, LEARNERS)
+    programs = LearnerPrograms(settings, parts.env, agent, None)
+    hypers = jax.tree.map(jnp.float32, hypers_of(config))
+
+    def one(number: jax.Array) -> Any:
+        group = LearnerGroup(LEARNERS, number, False, over_lanes, every == 0)  # type: ignore[arg-type]
+        state = programs.init(jax.random.key(1), hypers, group)
+        ids = 4 * number + jnp.arange(4)
+        copies = rollout.start(parts.env, agent, jax.random.key(2), ids)
+
+        def iterate(_: Any, carry: Any) -> Any:
+            state, copies = carry
+            actor = agent.actor(state.learner)
+            copies, trajectory, _ = rollout.unroll(parts.env, agent, actor, copies, 6)
+            return programs.iterate(state, {}, [(trajectory, ())], group)[0], copies
+
+        def block(_: Any, carry: Any) -> Any:
+            state, copies = lax.fori_loop(0, max(every, 1), iterate, carry)
+            return (programs.average(state, group) if every else state), copies
+
+        state, copies = lax.fori_loop(0, iterations // max(every, 1), block, (state, copies))
+        return state.learner
+
+    return jax.jit(jax.vmap(one, axis_name="learners"))(jnp.arange(LEARNERS))
+
+
+def test_with_plain_sgd_the_mean_of_parameters_is_that_of_gradients() -> None:
+    """If it is taken after every update."""
+    gradients, parameters = (learned(sgd=True, every=every, iterations=3) for every in (0, 1))
+    for one, other in zip(*(jax.tree.leaves(found.params) for found in (gradients, parameters)), strict=True):
+        np.testing.assert_array_equal(one, np.broadcast_to(one[:1], one.shape))
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_with_adam_learners_and_moments_are_equal_after_an_average() -> None:
+    learner = learned(sgd=False, every=2, iterations=4)
+    assert int(learner.step[0]) == 4
+    for leaf in jax.tree.leaves((learner.params, learner.opt)):
+        np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape))
+
+
+def test_learners_that_share_batches_average_every_gradient() -> None:
+    flow = {"name": "async", "learners": 2, "learner_mode": "shared", "average_every": 2}
+    with pytest.raises(UserError, match=r"workflow\.average_every: learners that share every batch meet"):
+        build(small.config(workflow=flow))
