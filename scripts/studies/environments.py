@@ -48,7 +48,7 @@ GROUPS = {
     "recorded data": lambda n: n == "dataset",
 }
 WORDS = {
-    "recorded data": "nothing: a file of transitions in the place of an environment ([offline.md](offline.md))",
+    "recorded data": "a file of transitions in the place of an environment ([offline.md](offline.md))",
     "classic control": "gymnax, in the program; see [gymnax](https://github.com/RobertTLange/gymnax)",
     "MinAtar games": "gymnax, in the program",
     "bsuite": "gymnax, in the program",
