@@ -66,19 +66,15 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# strict: a warning is an error. Only installing Sphinx needs a network
-.venv/.docs: .venv/.installed
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[docs]" --no-build-isolation
-	@touch $@
-
-docs: .venv/.docs
+# strict: a warning is an error; no network. tests/test_site.py does the same in the gate
+docs: install
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 # every dependency pinned with hashes; mpi4jax apart, because it is built against the MPI in the venv
 lock: .venv/.uv
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --no-emit-package mpi4jax pyproject.toml --extra mpi --extra dev --extra external --extra peers \
-	  --extra tracking --extra report --extra build -o requirements.lock
+	  --extra tracking --extra report --extra build --extra docs -o requirements.lock
 
 clean:
 	rm -rf .venv build *.egg-info

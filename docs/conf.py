@@ -8,7 +8,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from config_reference import write_reference  # noqa: E402
+import api_reference  # noqa: E402
+import config_reference  # noqa: E402
+import diagrams  # noqa: E402
+import gallery_page  # noqa: E402
 
 import jaxrl_hpc  # noqa: E402
 
@@ -21,17 +24,13 @@ root_doc = "index"
 exclude_patterns = ["_build", "README.md", "examples/**/README.md"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
-# links to files of the repository (configs, scripts) are text on the site
-suppress_warnings = ["myst.xref_missing", "myst.header"]
+# links to files of the repository (configs, scripts) are text on the site; results are reached by their index
+suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included"]
 html_theme = "furo"
 html_title = f"jaxrl_hpc {release}"
 html_copy_source = False
 
-write_reference(HERE / "reference" / "config.md")
-
-
-def setup(app):
-    """Diagrams in mermaid stay text: drawing them would need a browser at build time."""
-    from pygments.lexers.special import TextLexer
-
-    app.add_lexer("mermaid", TextLexer)
+api_reference.write_reference(HERE / "reference" / "api.md")
+config_reference.write_reference(HERE / "reference" / "config.md")
+diagrams.write()
+gallery_page.write_gallery(HERE / "gallery.md")

@@ -67,6 +67,11 @@ def test_environments_page_lists_what_a_config_can_name():
     assert study("environments").with_table(page) == page, "run python scripts/studies/environments.py"
 
 
+def test_numbers_of_the_readme_are_measured():
+    page = (ROOT / "README.md").read_text()
+    assert study("readme").with_table(page) == page, "run python scripts/studies/readme.py"
+
+
 def test_performance_page_is_made_from_its_data():
     performance = study("performance")
     files = {kind: performance.data_file(kind) for kind in performance.KINDS}

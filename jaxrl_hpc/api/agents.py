@@ -4,7 +4,7 @@
     learner = agent.init(jax.random.key(0))
 
 Every setting of docs/agents.md is a keyword argument; `help(rl.agents.dqn)` lists them and
-`rl.agents.dqn.Config` is their class. `rl.agents.make("module:make", spec)` makes an agent of one's own.
+`rl.agents.dqn.Config` is their class. `rl.agents.make("module:make", spec)` makes an agent of your own.
 """
 
 from __future__ import annotations

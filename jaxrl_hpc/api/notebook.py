@@ -82,7 +82,7 @@ class Silent(Progress):
 
 
 class InNotebook(Progress):
-    """One bar below the cell, drawn anew as the run goes on."""
+    """One bar below the cell, updated as the run goes on."""
 
     def __enter__(self) -> InNotebook:
         from IPython.display import HTML, display

@@ -1,10 +1,10 @@
 """Plain arrays in a checkpoint.
 
-Arrays up to BLOCK bytes go together into one piece, anew at every save. Larger ones are cut into
+Arrays up to BLOCK bytes go together into one piece, written at every save. Larger ones are cut into
 blocks; all are hashed, only blocks whose hash differs from the previous checkpoint are written. So a
 save reads every large array once (at memory speed) and writes what changed.
 
-A data file that is mostly superseded, or one of too many, has its remaining blocks written anew, which
+A data file that is mostly superseded, or one of too many, has its remaining blocks rewritten, which
 bounds the space to about twice the live bytes and the number of files to MAX_FILES.
 """
 

@@ -120,7 +120,7 @@ def compilation_cache() -> Check:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        advice = "Set JAXRL_HPC_CACHE to a folder that can be written; without it every start compiles anew."
+        advice = "Set JAXRL_HPC_CACHE to a folder that can be written; without it every start compiles again."
         return Check("compilation cache", NOTE, f"{folder}: {error.strerror}", advice)
     files = [f for f in folder.iterdir() if f.is_file()]
     size = sum(f.stat().st_size for f in files) / 2**20

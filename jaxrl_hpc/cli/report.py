@@ -1,16 +1,18 @@
-"""Make one self-contained HTML page of a run, of a sweep, or a comparison of several runs.
+"""Make one self-contained HTML page of a run, of a sweep, of several runs compared, or of a folder of runs.
 
 examples:
   jaxrl-hpc report runs/cartpole_dqn
   jaxrl-hpc report runs/a runs/b --output comparison.html
   jaxrl-hpc report runs/sweeps/cartpole_dqn
-  jaxrl-hpc report runs/cartpole_dqn --watch        while it trains: the page is made anew and reloads itself
+  jaxrl-hpc report runs                             runs/index.html: all runs, with sparklines
+  jaxrl-hpc report runs/cartpole_dqn --watch        while it trains: the page is updated and reloads itself
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,21 +23,29 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="folders of runs, or of a sweep")
-    parser.add_argument("--output", help="the page (default: report.html in the first run's folder)")
+    parser.add_argument(
+        "run_dirs", nargs="+", metavar="RUN_DIR", help="folders of runs, of one sweep, or one that holds runs"
+    )
+    parser.add_argument(
+        "--output", help="the page (default: report.html in the first folder, index.html where it holds runs)"
+    )
     parser.add_argument(
         "--watch",
         type=int,
         nargs="?",
         const=10,
         metavar="SECONDS",
-        help="make the page again and again until all runs have finished (default: every 10 s)",
+        help="update the page until all runs have finished (default: every 10 s)",
     )
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
     folders = [Path(folder) for folder in args.run_dirs]
+    from jaxrl_hpc.report.overview import is_folder_of_runs
+
+    if is_folder_of_runs(folders):
+        return overview(folders[0], args)
     output = Path(args.output) if args.output else folders[0] / "report.html"
     sweeps = [folder for folder in folders if (folder / "plans").is_dir()]
     if sweeps:
@@ -45,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
         if len(folders) > 1:
             raise UserError(f"{sweeps[0]} is a sweep, which has a page of its own: give it alone")
         if args.watch is not None:
-            raise UserError("--watch: is for runs; a sweep's page is made when it is asked for")
+            raise UserError(
+                "--watch: follows runs, not sweeps: run the command again to update a sweep's page"
+            )
         write_sweep_report(sweeps[0], output, trust=args.trust)
     else:
         from jaxrl_hpc.report.page import write_report
@@ -58,21 +70,47 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def watch(folders: list[Path], output: Path, every: int) -> None:
-    """Write the page until every run has its summary, or the reader presses Ctrl-C."""
+def overview(folder: Path, args: argparse.Namespace) -> int:
+    """The page of all runs in a folder."""
     from jaxrl_hpc.errors import UserError
+    from jaxrl_hpc.report.overview import write_overview
+    from jaxrl_hpc.runs.listing import listing
+
+    if args.output:
+        raise UserError("--output: the page of a folder is its index.html, so that its links work")
+    if args.watch is not None:
+        repeat(
+            lambda every: write_overview(folder, every),
+            args.watch,
+            done=lambda: all(entry.state != "training" for entry in listing(folder)),
+        )
+    print(f"wrote {write_overview(folder)}")
+    return 0
+
+
+def watch(folders: list[Path], output: Path, every: int) -> None:
+    """Write the page until every run has its summary; the last one does not reload itself."""
     from jaxrl_hpc.report.page import write_report
+
+    def write(seconds: int) -> Path:
+        return write_report(folders, output, reload_seconds=seconds, base_of=shipped)
+
+    repeat(write, every, done=lambda: all((folder / "summary.json").is_file() for folder in folders))
+    write(0)
+
+
+def repeat(write: Callable[[int], Path], every: int, done: Callable[[], bool]) -> None:
+    """Write a page every few seconds, until there is nothing to watch or the reader presses Ctrl-C."""
+    from jaxrl_hpc.errors import UserError
 
     if not 1 <= every <= 3600:
         raise UserError(f"--watch: should be from 1 to 3600 seconds (it is {every})")
     try:
-        while not all((folder / "summary.json").is_file() for folder in folders):
-            write_report(folders, output, reload_seconds=every, base_of=shipped)
-            print(f"wrote {output}; again in {every} s, Ctrl-C ends", flush=True)
+        while not done():
+            print(f"wrote {write(every)}; again in {every} s, Ctrl-C ends", flush=True)
             time.sleep(every)
     except KeyboardInterrupt:
         print()
-    write_report(folders, output, base_of=shipped)  # the last one does not reload
 
 
 def shipped(run: RunData) -> tuple[str, dict[str, Any]] | None:

@@ -13,7 +13,7 @@ says; strong: the config is divided. Ranks get a core each while there are enoug
 machine is measured: the table for more nodes is the model's, for the network given.
 
 --split RANKS measures what acting and learning cost (one process, a few seconds), and finds in a model of the
-job how many of so many ranks should learn; writes split.json. The network is the one given.
+job how many of RANKS ranks should learn; writes split.json. The network is the one given.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns over all layouts (default: 3)")
     parser.add_argument("--latency", type=float, default=2.0, help="of the network, µs (default: 2)")
     parser.add_argument("--bandwidth", type=float, default=12.5, help="of a link, GB/s (default: 12.5)")
-    parser.add_argument("--split", type=int, metavar="RANKS", help="divide so many ranks into roles")
+    parser.add_argument(
+        "--split", type=int, metavar="RANKS", help="recommend how many of RANKS ranks should learn"
+    )
     parser.add_argument("--cores", type=int, default=0, help="that the ranks of --split share (0: one each)")
     parser.add_argument("--mpiexec", help="the launcher, if it is not the one of this environment")
     parser.add_argument("--out", type=Path, help="folder for results (default: runs/scaling/<config>)")

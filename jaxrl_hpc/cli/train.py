@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     by_hand = parser.add_argument_group(
         "processes without MPI", "for workflow sharded; srun and mpirun need none of these"
     )
-    by_hand.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is to be found")
-    by_hand.add_argument("--processes", type=int, metavar="N", help="how many there are")
-    by_hand.add_argument("--process", type=int, metavar="I", help="which of them this one is, from 0 on")
+    by_hand.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
+    by_hand.add_argument("--processes", type=int, metavar="N", help="number of processes")
+    by_hand.add_argument("--process", type=int, metavar="I", help="number of this process, from 0")
     by_hand.add_argument(
         "--start-seconds", type=float, default=120.0, metavar="S", help="to wait for all (default: 120)"
     )

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 EXIT_STALLED = 76
 LOOKS_OF_GRACE = 3  # a stale file is noticed up to two polls late
 LONG_SECONDS, LONG_FACTOR = 3600.0, 12  # what phases may take that are not armed
-FRESH_SECONDS = 0.5  # a file older than that is written anew when there is progress
+FRESH_SECONDS = 0.5  # an older file is rewritten when there is progress
 
 
 class Watchdog:

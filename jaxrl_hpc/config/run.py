@@ -54,7 +54,7 @@ class RunConfig(Schema):
         "", "asynchronous workflows: repeat the arrivals that the run in this folder wrote down; empty: no"
     )
     step_seconds: float = static(
-        0.0, "every environment step sleeps so many seconds: a stand-in for a costly simulator", ge=0
+        0.0, "seconds that every environment step sleeps: emulates a costly simulator", ge=0
     )
     step_tail: float = static(
         0.0,
@@ -63,13 +63,12 @@ class RunConfig(Schema):
     )
     update_seconds: float = static(
         0.0,
-        "learning from a batch sleeps so many seconds, from a part of it less: stands in for an accelerator",
+        "seconds that learning from a batch sleeps, less for a part of it: emulates an accelerator",
         ge=0,
     )
     code_dirs: tuple[str, ...] = static(
         (),
-        "where modules of one's own are looked for, after the installed packages; filled in when a config "
-        "names one",
+        "where your own modules are found, after the installed packages; filled in when a config names one",
         changeable=True,
     )
     progress_seconds: float = static(

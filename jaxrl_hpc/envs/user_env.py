@@ -1,4 +1,4 @@
-"""An environment of one's own by a dotted path, `my_package.my_env:MyEnv`: no registration needed.
+"""An environment of your own by a dotted path, `my_package.my_env:MyEnv`: no registration needed.
 
 The name means a class in a module that can be imported, also from the working directory. A gymnax
 `Environment` becomes part of the compiled program; a Gymnasium `Env` runs outside of it.
@@ -31,7 +31,9 @@ class Config(ExternalConfig):
         default_factory=dict, description="gymnax: parameters to change, such as max_steps_in_episode"
     )
     max_episode_steps: int = static(0, "Gymnasium: time limit; 0: the environment's own", ge=0)
-    check_finite: bool = static(True, "gymnax: look at all numbers; false: faster, and NaN trains on unseen")
+    check_finite: bool = static(
+        True, "gymnax: check rewards and observations for NaN; false: faster, unchecked"
+    )
 
 
 def _made(cls: Any, config: Config) -> Any:

@@ -51,7 +51,7 @@ CLOCK_COLUMNS = (
 CLOCK_PREFIX = "time/"  # phase timers; with CLOCK_COLUMNS all that may differ between exact repeats
 
 MAX_PARTS = 16  # that may still be merged
-WHOLE_ROWS = 4096  # a part of so many rows is left as it is
+WHOLE_ROWS = 4096  # parts of this many rows are not merged again
 PART = re.compile(r"part-(\d+)-(\d+)\.parquet(\.\d+\.tmp)?")  # the end: of a write that was cut off
 
 

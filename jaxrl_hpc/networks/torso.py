@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from pydantic import Field, model_validator
 
+from jaxrl_hpc.networks.convolution import Convolution
 from jaxrl_hpc.networks.dense import Dense
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, EnvSpec
@@ -69,35 +70,6 @@ class MLP(nn.Module):
                 x = nn.LayerNorm()(x)
             x = ACTIVATIONS[self.activation](x)
         return x
-
-
-class Convolution(nn.Module):
-    """A valid convolution as patches times a matrix: on a CPU far quicker than XLA's own for few
-    channels, and the same sums."""
-
-    filters: int
-    kernel: int
-    stride: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:  # [..., H, W, C]
-        k, s = self.kernel, self.stride
-        if s > 1 and k % s == 0:  # blocks of s x s become channels: fewer and longer pieces to copy
-            x, k, s = as_blocks(x, s), k // s, 1
-        height, width = x.shape[-3] - k + 1, x.shape[-2] - k + 1
-        patches = jnp.concatenate(
-            [x[..., i : i + height : s, j : j + width : s, :] for i in range(k) for j in range(k)], axis=-1
-        )
-        return Dense(self.filters, kernel_init=nn.initializers.orthogonal(2**0.5))(patches)
-
-
-def as_blocks(x: Array, side: int) -> Array:
-    """[..., H, W, C] -> [..., H / side, W / side, side² C], without what is left over at the edges."""
-    *lead, height, width, channels = x.shape
-    rows, columns = height // side, width // side
-    x = x[..., : rows * side, : columns * side, :]
-    x = x.reshape(*lead, rows, side, columns, side, channels)
-    return jnp.moveaxis(x, -4, -3).reshape(*lead, rows, columns, side * side * channels)
 
 
 class CNN(nn.Module):

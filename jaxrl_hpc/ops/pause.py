@@ -37,7 +37,7 @@ def require(field: str) -> None:
 
 
 def sleep(seconds: Array, after: Array, *, in_turn: bool) -> Array:
-    """Zero [], once so many seconds have passed since `after` was computed.
+    """Zero [], once the given seconds have passed since `after` was computed.
 
     Args:
       seconds: [] float32.

@@ -25,7 +25,7 @@ def asynchrony(runs: Sequence[RunData], places: Places) -> Section | None:
         chart = curve_chart(f"asynchrony-{column}", asynchronous, places, "train", column)
         if chart:
             charts.append(chart)
-    note = "Lag: updates that the learner made between the parameters an unroll was made with and its use."
+    note = "Lag = learner's version at consumption − version that produced the unroll."
     return Section("asynchrony", "Actors and learners", charts=charts, note=note, layout="small")
 
 
@@ -42,4 +42,4 @@ def lag_histogram(runs: Sequence[RunData], places: Places) -> Chart:
         ]
         series.append({"run": run.name, "color": places[run.name], "y": short(shares)})
     data = {"x": "Lag (learner iterations)", "y": "Unrolls (%)", "labels": labels, "series": series}
-    return Chart("lag-histogram", "Age of the unrolls that were learned from", "columns", data)
+    return Chart("lag-histogram", "Lag of the unrolls", "columns", data)

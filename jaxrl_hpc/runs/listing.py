@@ -40,6 +40,12 @@ def listing(folder: str | Path) -> list[RunEntry]:
     return sorted((_entry(path) for path in _runs(root)), key=lambda entry: entry.age_seconds)
 
 
+def sweeps_in(folder: str | Path) -> list[Path]:
+    """Folders of sweeps in a folder and below it, by name."""
+    root = Path(folder)
+    return sorted(path for path in _folders(root) if path != root and (path / "plans").is_dir())
+
+
 def trash_folders(folder: str | Path) -> list[Path]:
     """The trash of a folder and of those below it."""
     root = Path(folder)

@@ -70,7 +70,7 @@ def verify_run(path: str | Path) -> list[CheckpointVerdict]:
 
 
 def refuse_unreadable(run: RunDirectory) -> None:
-    """UserError if a run without a readable checkpoint has saved anything: it must not begin anew."""
+    """UserError if a run without a readable checkpoint has saved anything: it must not start from scratch."""
     if (run.checkpoints / FIRST_SAVE).exists():
         return  # killed during its first save: nothing that is there was ever committed
     problems: list[str] = []

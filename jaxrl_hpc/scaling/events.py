@@ -126,7 +126,7 @@ class EventStore:
 
 
 class Barrier:
-    """Nobody passes before so many have come."""
+    """A barrier: nobody passes before all have arrived."""
 
     def __init__(self, simulation: Simulation, number: int) -> None:
         self.simulation, self.number = simulation, number

@@ -115,11 +115,11 @@ class SimulatedJob:
         )
 
     def reduce_seconds(self, ranks: int) -> float:
-        """A mean of gradients over so many ranks."""
+        """A mean of gradients over the given ranks."""
         return math.ceil(math.log2(ranks)) * self.costs.reduce.time(self.costs.params) if ranks > 1 else 0.0
 
     def send(self, store: EventStore, item: Any, seconds: float) -> None:
-        """An item arrives somewhere after so many seconds."""
+        """An item arrives after the given seconds."""
         self.simulation.start(_arrive(store, item), seconds)
 
 

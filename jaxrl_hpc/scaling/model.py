@@ -89,10 +89,10 @@ def over_network(
 
 
 def jitter(seconds: Sequence[float], iterations: int) -> float:
-    """Standard deviation of one iteration, from the means of chunks of so many."""
+    """Standard deviation of one iteration, from the means of chunks of that length."""
     return float(np.std(seconds, ddof=1)) * math.sqrt(iterations) if len(seconds) > 1 else 0.0
 
 
 def waiting(sigma: float, workers: int) -> float:
-    """Expected wait for the slowest of so many workers."""
+    """Expected wait for the slowest of n workers."""
     return sigma * math.sqrt(2 * math.log(workers)) if workers > 1 else 0.0

@@ -15,7 +15,7 @@ from jaxrl_hpc.ops.statistics import score_text
 from jaxrl_hpc.report.charts import Places, curve_chart
 from jaxrl_hpc.report.data import RunData
 from jaxrl_hpc.report.page import render_page, write_page
-from jaxrl_hpc.report.sections import Section, curve_note, number, short, table_html, tile_row
+from jaxrl_hpc.report.sections import Section, command_html, curve_note, number, short, table_html, tile_row
 from jaxrl_hpc.report.style import PALETTE, title, words
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.sweeps import charts as sweep_charts
@@ -119,9 +119,12 @@ def best_table(results: Results, places: Places) -> Section:
         lines.append((swatch, cells))
     best = results.directory.trials / results.ranked[0].trial / "config.yaml"
     note = f"The best {len(lines)} of {len(results.ranked)} combinations with a result. "
-    note += f"In brackets: {score_text(results.ranked[0].seeds).partition(', ')[2] or 'one seed'}. "
-    note += f"The best again, alone, with the same bits: jaxrl-hpc train {best} --run-dir runs/best"
-    return Section("best", "Best combinations", table_html(columns, lines, "Best combinations"), note=note)
+    note += f"In brackets: {score_text(results.ranked[0].seeds).partition(', ')[2] or 'one seed'}."
+    html = table_html(columns, lines, "Best combinations")
+    html += command_html(
+        "The best again, alone, with the same bits", f"jaxrl-hpc train {best} --run-dir runs/best"
+    )
+    return Section("best", "Best combinations", html, note=note)
 
 
 def slices(results: Results) -> Section | None:

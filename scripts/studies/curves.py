@@ -1,6 +1,6 @@
 """Curves of studies as small files, so that figures can be drawn again without training again.
 
-    python scripts/studies/curves.py         draw every figure of docs/data/curves anew
+    python scripts/studies/curves.py         redraw every figure of docs/data/curves
 
 A study stores what its figure shows: of every entry the final and earlier evaluations of each seed.
 """

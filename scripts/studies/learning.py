@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import comparison  # these are beside this file
 import curves
 import numpy as np
+import readme
 import tuning
 from command_line import Entry, run
 from comparison import Comparison
@@ -185,7 +186,8 @@ STUDIES = {
     ),
     "mountain_car_continuous": Study(
         "MountainCarContinuous-v0",
-        "The reward for reaching the flag is 100 minus the effort; without exploration nothing is found.",
+        "The reward for reaching the flag is 100 minus the effort; without exploration nothing is found. "
+        "The machine did other work too: times are upper bounds.",
         (
             Entry("td3", "mountain_car_continuous_td3", 8, 80),
             Entry("ddpg", "mountain_car_continuous_ddpg", 8, 80),
@@ -286,7 +288,8 @@ STUDIES = {
         "MemoryChain: what only a memory can solve",
         "A bit is shown once and asked for ten steps later: +1 for the right answer, −1 for the wrong one. "
         "The twins are the same configs without the LSTM (DQN instead of recurrent DQN); nothing they see at "
-        "the end tells the bit, so 0 is the best they can do.",
+        "the end tells the bit, so 0 is the best they can do. The machine did other work too: times are "
+        "upper bounds.",
         (
             Entry("recurrent_dqn", "memory_chain_recurrent_dqn", 8, 0.95),
             Entry("dqn_twin", "memory_chain_dqn", 8),
@@ -325,7 +328,7 @@ STUDIES = {
     "minatar_a2c": Study(
         "A2C on MinAtar's games, two million steps",
         "The network is the one of PPO and DQN on the pages of the single games; A2C makes one update per "
-        "1024 steps.",
+        "1024 steps. The machine did other work too: times are upper bounds.",
         tuple(Entry(game, f"{game}_a2c", 3) for game in ("breakout", "space_invaders", "asterix", "freeway")),
     ),
     "dyna_q": Study(
@@ -699,6 +702,7 @@ def write_page(study: str) -> None:
         shutil.copy(pictures[0], IMAGES / f"{study}_episode.png")
         lines += ["", f"![an episode](../images/{study}_episode.png)"]
     (RESULTS / f"{study}.md").write_text("\n".join(lines) + "\n")
+    readme.write()
     print(f"wrote docs/results/{study}.md")
 
 

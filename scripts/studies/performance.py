@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import readme  # beside this file
+
 from jaxrl_hpc.bench import train
 from jaxrl_hpc.bench.threads import WORTH_IT
 from jaxrl_hpc.runtime import machine
@@ -229,6 +231,7 @@ def main() -> int:
         return 2
     target = DOCS / "performance.md"
     target.write_text(page(reports))
+    readme.write()
     print(f"written to {target}")
     return 0
 

@@ -107,11 +107,10 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
         "",
         *goals(reports),
         "",
-        "![PPO, weak scaling](scaling_ppo_weak.png)",
-        "",
     ]
     for case, report in reports.items():
-        lines += describe(CASES[case][0], report)
+        heading, blank, *rest = describe(CASES[case][0], report)
+        lines += [heading, blank, f"![{CASES[case][0]}](scaling_{case}.png)", "", *rest]
     if "ppo_weak" in reports:
         lines += ["## Collectives", "", figure.collectives_table(reports["ppo_weak"]), ""]
         lines += [

@@ -19,10 +19,12 @@ from jaxrl_hpc.cli.report import shipped
 from jaxrl_hpc.config import load
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import MetricsWriter
+from jaxrl_hpc.report.charts import Chart
 from jaxrl_hpc.report.comparison import comparison
 from jaxrl_hpc.report.data import load_run, load_runs
-from jaxrl_hpc.report.page import write_report
+from jaxrl_hpc.report.page import render_page, write_report
 from jaxrl_hpc.report.plots import main_metric, write_plots
+from jaxrl_hpc.report.sections import Section
 from jaxrl_hpc.runs.directory import RunDirectory
 from tests.report.browser import PROGRAM, Browser
 from tests.report.made_runs import make_run
@@ -277,3 +279,24 @@ def test_page_in_a_browser(runs: list[Path], tmp_path: Path, width: int, dark: b
                 assert overlapping(chart["text"]) == [], chart["id"]
         assert page.problems == []
         assert page.requests == [path.resolve().as_uri()]
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no Chromium on the PATH: apt-get install chromium")
+def test_numbers_on_coloured_cells_can_be_read(tmp_path: Path) -> None:
+    """White on dark cells, dark on bright ones; ticks of a narrow range are told apart."""
+    field = {"x": "rate", "y": "width", "columns": ["1", "2"], "lines": ["64"], "z": [[0.0, 1.0]]}
+    curve = {
+        "x": "Steps",
+        "y": "Ratio",
+        "series": [{"run": "a", "color": 0, "x": [10, 20], "y": [1, 1.0006]}],
+    }
+    charts = [Chart("cells", "Cells", "field", field), Chart("narrow", "Narrow", "lines", curve)]
+    path = tmp_path / "page.html"
+    path.write_text(render_page("Some", "page", {}, [Section("one", "One", charts=charts)]))
+    with Browser() as page:
+        page.resize(1280, 900)
+        page.open(path)
+        fills = "[...document.querySelectorAll('text.cell')].map(t => getComputedStyle(t).fill)"
+        assert page.evaluate(fills) == ["rgb(255, 255, 255)", "rgb(17, 17, 17)"]
+        (ticks,) = [chart["ticks"].split() for chart in page.evaluate(DRAWN) if chart["id"] == "narrow"]
+        assert len(ticks) == len(set(ticks)), ticks

@@ -8,7 +8,7 @@ A ring lies in the memory of its actor, from which learners fetch, or of its act
 actor writes and where polling costs nothing. Whose rings a learner reads:
 
 - `range`: its own actors', in turn. No two learners read the same ring.
-- `random`: anyone's, in an order drawn anew each time. Learners that read a ring at the same time copy the
+- `random`: anyone's, in a new random order each time. Learners that read a ring at the same time copy the
   same unroll, and all but one discard it: collisions.
 - with `help`: its own actors', and when there is nothing in them, one unroll from a full ring of another
   learner, whose actor would have to wait; from any ring once its own actors have ended. Flags tell which

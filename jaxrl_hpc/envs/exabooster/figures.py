@@ -39,9 +39,9 @@ def episode_figure(episode: BoosterEpisode, agent: str) -> Figure:
         )
         for values, shade, width, alpha in lines:
             bottom.step(episode.seconds, values, where="post", color=shade, linewidth=width, alpha=alpha)
-        bottom.set_ylabel("B:VIMIN")
+        bottom.set_ylabel("B:VIMIN (A)")
         bottom.ticklabel_format(axis="y", useOffset=False)
-        bottom.set_xlabel("seconds")
+        bottom.set_xlabel("Time (s)")
         bottom.set_xlim(episode.seconds[0], episode.seconds[-1])
         top.set_title(
             f"{agent} holds the magnet current {episode.improvement:.2f}× better than the regulator"
@@ -67,7 +67,7 @@ def _error_panel(panel: Axes, episode: BoosterEpisode, ours: str, theirs: str) -
     panel.plot(seconds, episode.regulator_iminer, color=REGULATOR, linewidth=1.3, alpha=0.9, label=theirs)
     panel.fill_between(seconds, 0, episode.iminer, color=AGENT, alpha=0.28, linewidth=0)
     panel.plot(seconds, episode.iminer, color=AGENT, linewidth=1.9, label=ours)
-    panel.set_ylabel("B:IMINER (error)")
+    panel.set_ylabel("B:IMINER (0.1 A)")
     limit = 1.32 * max(np.abs(episode.iminer).max(), np.abs(episode.regulator_iminer).max())
     panel.set_ylim(-limit, limit)
     handles, labels = panel.get_legend_handles_labels()
@@ -89,7 +89,7 @@ def statistics_figure(rows: np.ndarray) -> Figure:
         correlation.plot(lags, ours, "o-", color=AGENT, markersize=4, linewidth=1.3, label="generator")
         rmse = np.sqrt(np.mean((ours - ERROR_AUTOCORRELATION) ** 2))
         correlation.set_title(f"Autocorrelation of IMINER (RMSE {rmse:.3f})")
-        correlation.set_xlabel("lag (ticks of 1/15 s)")
+        correlation.set_xlabel("Lag (ticks of 1/15 s)")
         correlation.legend(frameon=False)
         density.hist(
             rows[..., 1].ravel(), bins=np.arange(-0.9975, 1, 0.015), density=True, color=AGENT, alpha=0.8
@@ -100,7 +100,7 @@ def statistics_figure(rows: np.ndarray) -> Figure:
         for edge in (-0.0003 - ERROR_IQR / 2, -0.0003 + ERROR_IQR / 2):
             density.axvline(edge, color=REGULATOR, linewidth=1.6, linestyle="--")
         density.set_title("IMINER, quartiles (dashed: recording)")
-        density.set_xlabel("B:IMINER")
+        density.set_xlabel("B:IMINER (0.1 A)")
         density.set_yticks([])
     return figure
 
@@ -109,8 +109,8 @@ def _trace(panel: Axes, rows: np.ndarray) -> None:
     window = slice(0, 450)
     seconds = np.arange(450) * TICK_SECONDS
     panel.plot(seconds, rows[window, 0, 1], color=AGENT, linewidth=1.1)
-    panel.set_ylabel("B:IMINER", color=AGENT)
-    panel.set_xlabel("seconds")
+    panel.set_ylabel("B:IMINER (0.1 A)", color=AGENT)
+    panel.set_xlabel("Time (s)")
     panel.set_xlim(0, 30)
     other = panel.twinx()
     other.grid(False)

@@ -1,7 +1,7 @@
 """Gymnasium environments in processes of their own, stepped at the same time.
 
 Gymnasium's AsyncVectorEnv does the work. What it does not do is to say which copy failed, was killed or
-hangs, and to come back from that: copies are made anew together, after their processes have been ended.
+hangs, and to recover: copies are created again together, after their processes have been ended.
 """
 
 from __future__ import annotations

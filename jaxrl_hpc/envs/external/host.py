@@ -1,9 +1,9 @@
 """The host's side of outside environments: simulators that stay alive between calls, and their faults.
 
 The program holds a ticket per copy (the first seed of the reset that made them), and the host finds the
-simulator by it. A ticket that it does not know comes out of a checkpoint: the simulator is made anew and the
-episodes under way are cut. A cut episode is a truncated one whose last observation is the last that was seen;
-it counts as dropped and in no average.
+simulator by it. A ticket that it does not know comes out of a checkpoint: the simulator is created again and
+its unfinished episodes are cut: truncated at the last observation that was seen, counted as dropped, and in
+no average.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Host:
         self.dropped, self.restarted = counts["dropped_episodes"], counts["restarted_episodes"]
         return (
             f"env {self.spec.name!r} runs outside of the program, with one seed per process, so that no "
-            "checkpoint has it: it is made anew, and the episodes that were under way are cut, counted "
+            "checkpoint has it: it is created again, and unfinished episodes are cut, counted "
             "(restarted_episodes) and begin again"
         )
 
@@ -266,7 +266,7 @@ def given_up_counts(env: Env) -> dict[str, int]:
 
 
 def count_given_up_elsewhere(env: Env, dropped: int, restarted: int) -> None:
-    """Another rank, which acts for this one, has given up so many episodes more."""
+    """Add episodes that another rank, which acts for this one, has dropped."""
     env.host.simulators.elsewhere += (dropped, restarted)
 
 

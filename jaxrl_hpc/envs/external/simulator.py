@@ -45,13 +45,13 @@ class Simulator(Protocol):
     restarts_alone: bool  # copies can be restarted without the others
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
-        """Starts all copies anew, with seeds [B] uint32 -> obs [B, *obs_shape]."""
+        """Restart all copies, with seeds [B] uint32 -> obs [B, *obs_shape]."""
 
     def step(self, action: np.ndarray) -> StepOutcome:
         """One step of all copies, action [B, …]."""
 
     def restart(self, copies: list[int], seeds: np.ndarray) -> np.ndarray:
-        """Starts some copies anew that got into trouble; seeds [K] -> obs [K, *obs_shape]."""
+        """Restart copies that failed; seeds [K] -> obs [K, *obs_shape]."""
 
     def close(self) -> None: ...
 

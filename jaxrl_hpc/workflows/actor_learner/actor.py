@@ -24,7 +24,7 @@ from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorState
 
 
 class Policies:
-    """Parameters received so far. `current` are the newest, or with `lag` at least so many versions older."""
+    """Parameters received so far. `current`: the newest, or with `lag` at least that many versions older."""
 
     def __init__(self, acting: ActorPrograms, lag: int) -> None:
         self._acting, self._lag = acting, lag

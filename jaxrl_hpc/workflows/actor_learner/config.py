@@ -37,9 +37,7 @@ class ActorLearnerConfig(DistributedConfig):
         "iterations",
         ge=1,
     )
-    max_lag: int | None = static(
-        None, "unrolls made with parameters older than so many iterations are dropped", ge=0
-    )
+    max_lag: int | None = static(None, "unrolls with a larger lag, in learner iterations, are dropped", ge=0)
     actor_lag: int = static(
         0, "act with parameters at least this many versions behind the newest", ge=0, le=10_000
     )

@@ -1,7 +1,7 @@
 """Staleness of unrolls when they were taken, and idle time: sums over a chunk.
 
 Sums are added over learners before they become metrics. Staleness is a histogram whose bins double: columns
-lag/0, lag/1, lag/2_3, lag/4_7, …, the share of the unrolls taken that were so many versions old.
+lag/0, lag/1, lag/2_3, lag/4_7, …, the share of consumed unrolls with that lag.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class CentralInference(ActorLearner):
         super().check_schedules(job, resumed)
         if (job.record_schedule or job.replay_schedule) and resumed:
             raise UserError(
-                "run.record_schedule, run.replay_schedule: a resumed run begins those unrolls anew that "
+                "run.record_schedule, run.replay_schedule: a resumed run starts those unrolls again that "
                 "were under way, which no schedule shows; start a new run"
             )
 

@@ -16,7 +16,8 @@ class Config(DistributedConfig):
 
     name: Literal["parameter_server"] = "parameter_server"
     rule: Literal["lock", "hogwild", "accumulate", "server"] = static(
-        "lock", "how changes come together: one at a time, by plain stores, number by number, at server ranks"
+        "lock",
+        "how changes are combined: under a lock, by plain stores, by atomic additions, at server ranks",
     )
     servers: int = static(1, "rule server: the last ranks, each with a shard of the parameters", ge=1)
     workers: int = static(
@@ -28,9 +29,9 @@ class Config(DistributedConfig):
     local_updates: int = static(1, "H, iterations between exchanges", ge=1, le=10_000)
     num_envs: int = static(8, "environment copies of each worker", ge=1)
     replay: Literal["local", "global"] = static(
-        "local", "each worker remembers its own steps, or everybody's"
+        "local", "each worker's replay holds its own unrolls, or those of all workers"
     )
-    max_lag: int | None = static(None, "changes older than so many exchanges are dropped", ge=0)
+    max_lag: int | None = static(None, "changes with a larger lag, in exchanges, are dropped", ge=0)
 
     def acting_ranks(self, ranks: int) -> int:
         return self.workers or max(1, ranks - self.serving)
