@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from pydantic import model_validator
 
-from jaxrl_hpc.agents import sac, td3, world
+from jaxrl_hpc.agents import sac, world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.world_model import WorldModel
 from jaxrl_hpc.ops import noise, optimise
@@ -68,23 +68,12 @@ class Config(PlanningConfig, sac.Config):
     name: Literal["mbpo"] = "mbpo"  # type: ignore[assignment]
 
 
-class TD3Config(PlanningConfig, td3.TD3Options):
-    """MBPO with TD3."""
-
-    name: Literal["mbpo_td3"] = "mbpo_td3"
-
-
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
-    _check(config.name, spec)
-    return wrap(config, spec, sac.make(config, spec, num_envs=num_envs))
+    check_spaces(config.name, spec)
+    return wrap(config, config, spec, sac.make(config, spec, num_envs=num_envs))
 
 
-def make_td3(config: TD3Config, spec: EnvSpec, *, num_envs: int) -> Agent:
-    _check(config.name, spec)
-    return wrap(config, spec, td3.make(config, spec, num_envs=num_envs))
-
-
-def _check(name: str, spec: EnvSpec) -> None:
+def check_spaces(name: str, spec: EnvSpec) -> None:
     if spec.discrete:
         raise UserError(
             f"agent {name!r} needs continuous actions; env {spec.name!r} has discrete ones: use dyna_q"
@@ -95,7 +84,7 @@ def _check(name: str, spec: EnvSpec) -> None:
         )
 
 
-def wrap(config: Config | TD3Config, spec: EnvSpec, agent: Agent) -> Agent:
+def wrap(config: PlanningConfig, optimiser: optimise.OptimiserConfig, spec: EnvSpec, agent: Agent) -> Agent:
     """The agent with a world model. Its own parts of the learner's state stay: `params` and `opt` beside the
     model's, `aux` under "agent"."""
     scale = noise.action_scale(spec)
@@ -120,7 +109,7 @@ def wrap(config: Config | TD3Config, spec: EnvSpec, agent: Agent) -> Agent:
         params = model.init(model_key, jnp.zeros((1, state_size)), action)
         return state._replace(
             params=state.params | {"model": params},
-            opt=state.opt | {"model": optimise.init(config, hypers, params)},
+            opt=state.opt | {"model": optimise.init(optimiser, hypers, params)},
             aux={"agent": state.aux, "world": world.unknown(state_size)},
         )
 
@@ -203,7 +192,7 @@ def wrap(config: Config | TD3Config, spec: EnvSpec, agent: Agent) -> Agent:
         inside = {n: part for n, part in grads.items() if n not in ("real", "counts")}
         after = agent.apply(before, inside | {"params": without_model(grads["params"])}, statistics)
         learned = optimise.update(
-            config,
+            optimiser,
             {**h, "learning_rate": h["model_learning_rate"]},
             state.progress,
             state.params["model"],

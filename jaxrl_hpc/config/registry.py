@@ -69,7 +69,7 @@ AGENTS = Components(
         "dyna_q": Place("agents.dyna_q"),
         "iql": Place("agents.iql"),
         "mbpo": Place("agents.mbpo"),
-        "mbpo_td3": Place("agents.mbpo", "TD3Config", "make_td3"),
+        "mbpo_td3": Place("agents.mbpo_td3"),
         "ppo": Place("agents.ppo"),
         "pqn": Place("agents.pqn"),
         "recurrent_dqn": Place("agents.recurrent_dqn"),

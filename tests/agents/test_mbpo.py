@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.agents import mbpo, sac, td3, world
+from jaxrl_hpc.agents import mbpo, mbpo_td3, sac, td3, world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.torso import NetworkConfig
 from jaxrl_hpc.networks.world_model import Prediction
@@ -23,7 +23,7 @@ SMALL = NetworkConfig(hidden=(8,))
 PLAN = {"planning_updates": 4, "rollout_length": 2, "ensemble": 3, "model_hidden": (8,), "batch_size": 8}
 MAKERS = {
     "mbpo": (mbpo.make, mbpo.Config, sac.make, sac.Config, {"policy_delay": 2}),
-    "mbpo_td3": (mbpo.make_td3, mbpo.TD3Config, td3.make, td3.Config, {}),
+    "mbpo_td3": (mbpo_td3.make, mbpo_td3.Config, td3.make, td3.Config, {}),
 }
 
 
