@@ -24,22 +24,39 @@ Metrics = dict[str, jax.Array]
 Loops = dict[str, tuple[Callable[[jax.Array, PyTree], PyTree], PyTree]]  # name -> (loop body, first carry)
 
 
+class Part(NamedTuple):
+    """A part of an observation that was flattened into one vector."""
+
+    name: str  # the way to it, such as sensors/position
+    shape: tuple[int, ...]
+    start: int  # its first element in the vector
+    one_hot: bool = False  # a whole number below shape[0], one-hot encoded
+
+
 class EnvSpec(NamedTuple):
     """What an agent may know of an environment. Static, hashable up to the numpy bounds."""
 
     name: str
     obs_shape: tuple[int, ...]
     obs_dtype: np.dtype
-    num_actions: int | None  # None: continuous
-    action_shape: tuple[int, ...]  # () when discrete
+    num_actions: int | None  # None: continuous, or several choices (action_sizes)
+    action_shape: tuple[int, ...]  # () for one choice
     action_low: np.ndarray | None  # [*action_shape], None when discrete
     action_high: np.ndarray | None
     max_episode_steps: int  # the time limit; bounds an evaluation
     info_keys: tuple[str, ...] = ()  # per-step scalars in EnvStep.info, summed over an episode
+    action_sizes: tuple[int, ...] = ()  # MultiDiscrete: the number of choices of each part of an action
+    layout: tuple[Part, ...] = ()  # what was flattened into the observation; () if nothing was
+    action_mask: bool = False  # the observation's last `choices` elements tell which actions are allowed
 
     @property
     def discrete(self) -> bool:
-        return self.num_actions is not None
+        return self.num_actions is not None or bool(self.action_sizes)
+
+    @property
+    def choices(self) -> int:
+        """Discrete actions: how many, of all parts together."""
+        return self.num_actions or sum(self.action_sizes)
 
     @property
     def action_dtype(self) -> np.dtype:
@@ -187,12 +204,13 @@ class Ring:
 
 
 class SharedReplay(NamedTuple):
-    """Sampling a memory that is divided over S shards as one: functions of one shard. The workflow moves
-    data between them. N is the batch of all shards together."""
+    """Sampling a memory that is divided over S shards as one: functions of one shard, or of the L shards of a
+    device. The workflow moves data between them. N is the batch of all shards together."""
 
     mass: Callable[[PyTree], tuple[PyTree, Array]]  # state -> (state, [] share in the whole)
     offer: Callable[[PyTree, Array, Array, Array], Array]
-    # (state, shard [], masses [S], key of all shards) -> [N, words] uint32, zero where others own the draw
+    # (states [L, …], shards [L] that follow each other, masses [S], key of all shards) -> [N, words] uint32,
+    # zero where others own the draw
     assemble: Callable[[PyTree, Array, Array], Batch]  # (any state, sum of offers, progress) -> [n, N]
     scale: Callable[[PyTree, Array], Array]  # (any state, priority [N]) -> values [N]
     prioritise: Callable[[PyTree, Array, Array, Array], PyTree]  # (state, shard [], index [N], values [N])
@@ -272,6 +290,14 @@ class Store(Protocol):
         ...
 
 
+class Placement(NamedTuple):
+    """How a state is spread over devices."""
+
+    state: int  # bytes on each of them
+    here: int = 1  # devices of this process
+    everywhere: int = 1  # devices that share the work
+
+
 class Workflow(Protocol):
     """How acting and learning share the machine: all that a run needs to know of it.
 
@@ -342,6 +368,10 @@ class Workflow(Protocol):
           key: of the seed; consumed.
           hypers: section (agent, replay) -> name -> traced number.
         """
+        ...
+
+    def placement(self, shape: PyTree) -> Placement:
+        """How a state of these shapes is spread over devices; for the estimate of memory."""
         ...
 
     def start(self, state: PyTree) -> PyTree:

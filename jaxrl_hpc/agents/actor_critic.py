@@ -13,7 +13,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.policy import ActorCritic, PolicyHead
 from jaxrl_hpc.networks.recurrent import initial_carry, starts_of
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
-from jaxrl_hpc.ops import advantages, distributions, optimise
+from jaxrl_hpc.ops import advantages, distributions, masks, optimise
 from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Array, EnvSpec, LearnerState, PyTree, Transition
 
@@ -102,7 +102,8 @@ def make_core(config: ActorCriticConfig, spec: EnvSpec) -> Core:
 
     def forward(params: PyTree, obs: Array, carry: PyTree, starts: Array | None) -> View:
         features = as_features(obs, spec, config.network.torso)
-        return View(*network.apply(params, features, carry, starts))
+        view = View(*network.apply(params, features, carry, starts))
+        return view._replace(outputs=masks.forbid(view.outputs, masks.allowed(spec, obs)))
 
     def one_step(params: PyTree, obs: Array, carry: PyTree) -> View:
         """obs [B, …] -> a View without the time axis."""

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 from pydantic import model_validator
 
 from jaxrl_hpc.agents import normalise
+from jaxrl_hpc.agents.action_space import one_choice
 from jaxrl_hpc.agents.normalise import NormaliseConfig
-from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.noisy import streams
 from jaxrl_hpc.networks.torso import NetworkConfig, Width, as_features, make_torso
-from jaxrl_hpc.ops import optimise, value_distributions
+from jaxrl_hpc.ops import masks, optimise, value_distributions
 from jaxrl_hpc.ops.exploration import epsilon_greedy, epsilon_ladder, linear_decay
 from jaxrl_hpc.ops.returns import fold_window, take_step
 from jaxrl_hpc.schema import static, traced
@@ -100,12 +100,20 @@ def exploration(state: LearnerState) -> PyTree:
     return {"epsilon": epsilon, "ladder": (h["ladder_base"], h["ladder_power"])}
 
 
-def explore(config: DQNOptions, num_envs: int, by: PyTree, carry: PyTree, values: Array, key: Array) -> Array:
-    """Epsilon-greedy actions [B] from values [B, A]. Consumes key [B]."""
+def explore(
+    config: DQNOptions,
+    num_envs: int,
+    by: PyTree,
+    carry: PyTree,
+    values: Array,
+    key: Array,
+    mask: Array | None = None,
+) -> Array:
+    """Epsilon-greedy actions [B] from values [B, A]. Consumes key [B]; mask [B, A]: what is allowed."""
     epsilon = by["epsilon"]
     if config.exploration == "ladder":
         epsilon = epsilon_ladder(carry["id"], num_envs, *by["ladder"])
-    return epsilon_greedy(key, values, epsilon)
+    return epsilon_greedy(key, values, epsilon, mask)
 
 
 def move_target(config: DQNOptions, state: LearnerState, params: PyTree, update: Array) -> PyTree:
@@ -118,11 +126,9 @@ def move_target(config: DQNOptions, state: LearnerState, params: PyTree, update:
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
-    if spec.num_actions is None:
-        raise UserError(f"agent 'dqn' needs discrete actions; env {spec.name!r} has continuous ones: use td3")
     network = QNetwork(
         make_torso(config.network, spec),
-        spec.num_actions,
+        one_choice(spec, "dqn", "td3", masks=True),
         config.dueling,
         config.dueling_hidden,
         config.network.activation,
@@ -153,16 +159,16 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     def act(
         actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
     ) -> tuple[Array, PyTree, PyTree]:
-        params, by = actor_params["params"], actor_params["by"]
+        params, by, mask = actor_params["params"], actor_params["by"], masks.allowed(spec, obs)
         if greedy:
-            values = model.value(outputs(params, obs, None), by)
+            values = masks.forbid(model.value(outputs(params, obs, None), by), mask)
             return jnp.argmax(values, axis=-1).astype(jnp.int32), carry, ()
         noise_key = None
         if config.noisy:
             split = jax.vmap(jax.random.split)(key)
             key, noise_key = split[:, 0], split[:, 1]
         values = model.value(outputs(params, obs, noise_key), by)
-        return explore(config, num_envs, actor_params["explore"], carry, values, key), carry, ()
+        return explore(config, num_envs, actor_params["explore"], carry, values, key, mask), carry, ()
 
     def compare(
         params: PyTree, target: PyTree, by: dict[str, Array], batch: Batch, key: Array | None
@@ -175,7 +181,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         chooser = next_target
         if config.double:
             chooser = outputs(jax.lax.stop_gradient(params), next_obs, next(keys))
-        choice = jnp.argmax(model.value(chooser, by), axis=-1)
+        choice = jnp.argmax(masks.forbid(model.value(chooser, by), masks.allowed(spec, next_obs)), axis=-1)
         following = jax.lax.stop_gradient(value_distributions.take(next_target, choice))
         obs = jax.tree.map(lambda x: x[0], data.obs)
         taken = value_distributions.take(outputs(params, obs, next(keys)), data.action[0])

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents import dqn, normalise, world
+from jaxrl_hpc.agents.action_space import one_choice
 from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.torso import as_features, make_torso
@@ -49,15 +50,11 @@ class Config(world.WorldModelConfig, dqn.DQNOptions):
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
-    if spec.num_actions is None:
-        raise UserError(
-            f"agent 'dyna_q' needs discrete actions; env {spec.name!r} has continuous ones: use td3"
-        )
+    num_actions = one_choice(spec, "dyna_q", "td3")
     if len(spec.obs_shape) > 1:
         raise UserError(
             f"agent 'dyna_q' needs vector observations; env {spec.name!r} has {spec.obs_shape}: use dqn"
         )
-    num_actions: int = spec.num_actions
     state_size = math.prod(spec.obs_shape)
     q_net = config.q_network(make_torso(config.network, spec), num_actions)
     model = WorldModel(config.ensemble, config.model_hidden, state_size)

@@ -42,6 +42,9 @@ def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
             statistics = aux["observation"]
             found["shift"] = statistics.mean
             found["scale"] = jax.lax.rsqrt(running_stats.variance(statistics) + 1e-8)
+            if spec.action_mask:  # stays as it is
+                found["shift"] = found["shift"].at[-spec.choices :].set(0.0)
+                found["scale"] = found["scale"].at[-spec.choices :].set(1.0)
         if config.reward:
             found["reward"] = jax.lax.rsqrt(running_stats.variance(aux["return"]) + 1e-8)
         return found

@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents import normalise
+from jaxrl_hpc.agents.action_space import one_choice
 from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
-from jaxrl_hpc.ops import advantages, optimise
+from jaxrl_hpc.ops import advantages, masks, optimise
 from jaxrl_hpc.ops.exploration import epsilon_greedy, linear_decay
 from jaxrl_hpc.ops.shuffle import random_orders
 from jaxrl_hpc.schema import static, traced
@@ -58,9 +59,7 @@ class Rows(NamedTuple):
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     del num_envs
-    if spec.num_actions is None:
-        raise UserError(f"agent 'pqn' needs discrete actions; env {spec.name!r} has continuous ones: use sac")
-    num_actions: int = spec.num_actions
+    num_actions = one_choice(spec, "pqn", "sac", masks=True)
     network = QNetwork(make_torso(config.network, spec), num_actions)
     updates = config.epochs * config.minibatches
 
@@ -81,16 +80,17 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     def act(
         actor_params: PyTree, carry: PyTree, obs: Array, key: Array, greedy: bool
     ) -> tuple[Array, PyTree, PyTree]:
-        values = q_values(actor_params["params"], obs)
+        mask = masks.allowed(spec, obs)
+        values = masks.forbid(q_values(actor_params["params"], obs), mask)
         if greedy:
             return jnp.argmax(values, axis=-1).astype(jnp.int32), carry, ()
-        return epsilon_greedy(key, values, actor_params["epsilon"]), carry, ()
+        return epsilon_greedy(key, values, actor_params["epsilon"], mask), carry, ()
 
     def minibatches(state: LearnerState, batch: Batch, key: Array) -> Batch:
         data, h = batch.data, state.hypers
 
         def best(obs: Array) -> Array:
-            return q_values(state.params, obs).max(axis=-1)
+            return masks.forbid(q_values(state.params, obs), masks.allowed(spec, obs)).max(axis=-1)
 
         value = best(data.obs)
         following = advantages.next_values(value, data.discount, data.last, data.next_obs, best)

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents import dqn, normalise
+from jaxrl_hpc.agents.action_space import one_choice
 from jaxrl_hpc.agents.normalise import NormaliseConfig
-from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import RecurrentQNetwork
 from jaxrl_hpc.networks.recurrent import Carry, initial_carry, starts_of
 from jaxrl_hpc.networks.torso import MLP, as_features, make_torso
@@ -65,11 +65,8 @@ class Config(dqn.DQNOptions):
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
-    if spec.num_actions is None:
-        raise UserError(
-            f"agent 'recurrent_dqn' needs discrete actions; env {spec.name!r} has continuous ones: use a2c"
-        )
-    head = config.q_network(MLP(config.network.hidden[-1:], config.network.activation), spec.num_actions)
+    num_actions = one_choice(spec, "recurrent_dqn", "a2c")
+    head = config.q_network(MLP(config.network.hidden[-1:], config.network.activation), num_actions)
     network = RecurrentQNetwork(make_torso(config.network, spec), config.lstm, head)
 
     def look(

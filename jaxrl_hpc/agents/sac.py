@@ -30,8 +30,8 @@ import jax.numpy as jnp
 from pydantic import model_validator
 
 from jaxrl_hpc.agents import normalise
+from jaxrl_hpc.agents.action_space import check_continuous
 from jaxrl_hpc.agents.normalise import NormaliseConfig
-from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.critic import STATISTICS, Critics
 from jaxrl_hpc.networks.policy import GaussianActor
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -97,8 +97,7 @@ class Config(optimise.OptimiserConfig):
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     del num_envs
-    if spec.discrete:
-        raise UserError(f"agent 'sac' needs continuous actions; env {spec.name!r} has discrete ones: use dqn")
+    check_continuous(spec, "sac")
     scale = noise.action_scale(spec)
     size = math.prod(spec.action_shape)
     policy_net = GaussianActor(make_torso(config.network, spec), size, config.log_std)

@@ -27,8 +27,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents import normalise
+from jaxrl_hpc.agents.action_space import check_continuous
 from jaxrl_hpc.agents.normalise import NormaliseConfig
-from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.critic import Critics
 from jaxrl_hpc.networks.policy import DeterministicActor
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -81,8 +81,7 @@ class Config(TD3Options):
 
 def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
     del num_envs
-    if spec.discrete:
-        raise UserError(f"agent 'td3' needs continuous actions; env {spec.name!r} has discrete ones: use dqn")
+    check_continuous(spec, "td3")
     scale = noise.action_scale(spec)
     action_size = math.prod(spec.action_shape)
     policy_net = DeterministicActor(make_torso(config.network, spec), action_size)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.export.loader import as_vector
 from jaxrl_hpc.types import Agent, Array, EnvSpec, PyTree
 
 
@@ -57,10 +58,15 @@ class Policy:
         """(action, carry) from an observation and the carry before it; None at the start of an episode.
 
         Args:
-          obs: [*obs_shape], or [B, *obs_shape].
+          obs: [*obs_shape], or [B, *obs_shape]; of several parts also as a mapping or tuple of them.
           carry: what the call before gave.
           key: randomness of an agent that explores; by default the policy's own.
         """
+        if self.spec.layout:
+            try:
+                obs = as_vector(obs, [part._asdict() for part in self.spec.layout])
+            except ValueError as error:
+                raise UserError(f"obs: {error}") from None
         obs = jnp.asarray(obs if isinstance(obs, jax.Array) else np.asarray(obs), self.spec.obs_dtype)
         shape = self.spec.obs_shape
         single = obs.shape == shape

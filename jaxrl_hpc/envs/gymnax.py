@@ -7,17 +7,18 @@ machine.prepare must do) and takes seconds for plotting libraries that nothing h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from pydantic import Field
 
-from jaxrl_hpc.envs import previous_step, render
+from jaxrl_hpc.envs import layout, previous_step, render
+from jaxrl_hpc.envs.layout import Leaf
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import ComponentConfig, static
-from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, HostHooks, PyTree
+from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, HostHooks, Part, PyTree
 
 
 class Config(ComponentConfig):
@@ -35,38 +36,85 @@ def _bound(value: Any, shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(np.asarray(value, np.float32), shape).copy()
 
 
-def encoder(env: Any, params: Any) -> Callable[[PyTree], PyTree]:
-    """Observations as agents get them: discrete ones one-hot encoded, all others unchanged."""
+class Observer(NamedTuple):
+    """Observations as agents get them."""
+
+    encode: Callable[[PyTree], Array]  # one observation -> one array
+    layout: tuple[Part, ...]  # () where it was one array already
+
+
+def discrete_paths(space: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], int]:
+    """Where a space has whole numbers -> how many of them there are."""
     from jaxrl_hpc.envs.gymnax_api import spaces
 
-    try:
-        space = env.observation_space(params)
-    except NotImplementedError:  # a class of the user's: shapes tell all else
-        return lambda obs: obs
     if isinstance(space, spaces.Discrete):
-        return lambda obs: jax.nn.one_hot(obs, int(space.n))
-    return lambda obs: obs
+        return {path: int(space.n)}
+    inside: dict[Any, Any] = {}
+    if isinstance(space, spaces.Dict):
+        inside = dict(space.spaces)
+    elif isinstance(space, spaces.Tuple):
+        inside = dict(enumerate(space.spaces))
+    found: dict[tuple[Any, ...], int] = {}
+    for key, child in inside.items():
+        found |= discrete_paths(child, (*path, key))
+    return found
+
+
+def observer(env: Any, params: Any) -> Observer:
+    """One array stays as it is, a whole number becomes one-hot, several parts one vector."""
+    try:
+        counts = discrete_paths(env.observation_space(params))
+    except NotImplementedError:  # a class of the user's: shapes tell all else
+        counts = {}
+    first = jax.eval_shape(lambda: env.reset(jax.random.key(0), params)[0])
+    found, _ = jax.tree_util.tree_flatten_with_path(first)
+    if len(found) == 1 and found[0][0] == ():
+        if () in counts:
+            return Observer(lambda obs: jax.nn.one_hot(obs, counts[()]), ())
+        return Observer(lambda obs: obs, ())
+    leaves = []
+    for keys, value in found:
+        path = tuple(_key(key) for key in keys)
+        shape = (counts[path],) if path in counts else tuple(value.shape)
+        leaves.append(Leaf(path, shape, path in counts))
+    order, parts = layout.arranged(leaves)
+    return Observer(lambda obs: layout.flatten(obs, order, jnp, jax.nn.one_hot), parts)
+
+
+def _key(key: Any) -> Any:
+    """What an entry of JAX's paths holds: a key, an index or a field's name."""
+    if isinstance(key, jax.tree_util.DictKey):
+        return key.key
+    return key.idx if isinstance(key, jax.tree_util.SequenceKey) else key.name
 
 
 def describe(env: Any, params: Any, name: str, info_keys: tuple[str, ...] = ()) -> EnvSpec:
     """The spec of a gymnax environment."""
     from jaxrl_hpc.envs.gymnax_api import spaces
 
-    encode = encoder(env, params)
-    obs = jax.eval_shape(lambda: encode(env.reset(jax.random.key(0), params)[0]))
-    if not hasattr(obs, "shape"):
-        raise UserError(f"env {name!r} has observations of several parts; only single arrays are supported")
+    seen = observer(env, params)
+    obs = jax.eval_shape(lambda: seen.encode(env.reset(jax.random.key(0), params)[0]))
     action = env.action_space(params)
     limit = int(getattr(params, "max_steps_in_episode", 1_000))
+    shape: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    count, low, high = None, None, None
     if isinstance(action, spaces.Discrete):
-        return EnvSpec(name, obs.shape, np.dtype(obs.dtype), int(action.n), (), None, None, limit, info_keys)
-    if isinstance(action, spaces.Box):
+        count = int(action.n)
+    elif isinstance(action, spaces.Tuple) and all(isinstance(s, spaces.Discrete) for s in action.spaces):
+        sizes = tuple(int(part.n) for part in action.spaces)
+        shape = (len(sizes),)
+    elif isinstance(action, spaces.Box):
         shape = tuple(action.shape)
         low, high = _bound(action.low, shape), _bound(action.high, shape)
-        return EnvSpec(name, obs.shape, np.dtype(obs.dtype), None, shape, low, high, limit, info_keys)
-    raise UserError(
-        f"env {name!r} has actions of type {type(action).__name__}; Discrete and Box are supported"
-    )
+    else:
+        raise UserError(
+            f"env {name!r} has actions of type {type(action).__name__}; Discrete, a Tuple of Discrete "
+            "(several choices at once) and Box are supported"
+        )
+    kind = (tuple(obs.shape), np.dtype(obs.dtype))
+    spec = EnvSpec(name, *kind, count, shape, low, high, limit, info_keys, sizes, seen.layout)
+    return layout.with_mask(spec)
 
 
 def from_gymnax(
@@ -77,11 +125,11 @@ def from_gymnax(
     summarise: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None,
 ) -> Env:
     """An `Env` of as many copies as it is given keys."""
-    spec, encode = describe(env, params, name, info_keys), encoder(env, params)
+    spec, encode = describe(env, params, name, info_keys), observer(env, params).encode
 
     def reset(key: Array) -> tuple[PyTree, PyTree]:
         obs, state = jax.vmap(env.reset, in_axes=(0, None))(key, params)
-        return state, encode(obs)
+        return state, jax.vmap(encode)(obs)
 
     def step_one(key: Array, state: PyTree, action: Array):
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, params)

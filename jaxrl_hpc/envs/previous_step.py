@@ -28,6 +28,10 @@ def wrap(env: Env) -> Env:
             f"env.previous_step: env {spec.name!r} has observations {spec.obs_shape}; the previous action "
             "and reward can be appended to vectors only: leave it out"
         )
+    if spec.action_mask or spec.action_sizes:
+        raise UserError(
+            f"env.previous_step: env {spec.name!r} has action masks or several choices per step: leave it out"
+        )
     size = spec.num_actions or math.prod(spec.action_shape)
     scale = None if spec.discrete else noise.action_scale(spec)
 

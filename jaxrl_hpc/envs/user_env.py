@@ -16,7 +16,7 @@ from jaxrl_hpc.envs.external.simulator import ExternalConfig, in_one_line
 from jaxrl_hpc.envs.gymnax import from_gymnax, with_params
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
-from jaxrl_hpc.types import Env
+from jaxrl_hpc.types import Env, Part
 from jaxrl_hpc.user_code import NAME, import_attribute
 
 Setting = int | float | bool | str
@@ -31,6 +31,9 @@ class Config(ExternalConfig):
         default_factory=dict, description="gymnax: parameters to change, such as max_steps_in_episode"
     )
     max_episode_steps: int = static(0, "Gymnasium: time limit; 0: the environment's own", ge=0)
+    mask_from_info: bool = static(
+        False, "Gymnasium: info['action_mask'] of every step tells which actions are allowed"
+    )
     check_finite: bool = static(
         True, "gymnax: check rewards and observations for NaN; false: faster, unchecked"
     )
@@ -68,6 +71,11 @@ def make_jittable(config: Config, cls: Any) -> Env:
         raise UserError(
             f"env.max_episode_steps: {config.name} is a gymnax environment, which has its time limit among "
             "its parameters: set env.params.max_steps_in_episode"
+        )
+    if config.mask_from_info:
+        raise UserError(
+            f"env.mask_from_info: {config.name} is a gymnax environment: its observation can be a dictionary "
+            "with a part action_mask"
         )
     if config.on_error == "reset" and not config.check_finite:
         raise UserError("env.on_error=reset needs env.check_finite=true, by which faults are found")
@@ -125,6 +133,7 @@ def make_outside_env(config: Config, cls: Any) -> Env:
 
     from jaxrl_hpc.envs.external.bridge import make_external
     from jaxrl_hpc.envs.external.gymnasium_copies import Copies
+    from jaxrl_hpc.envs.external.gymnasium_flat import flattened
     from jaxrl_hpc.envs.external.gymnasium_spaces import spec_of
 
     if config.params:
@@ -138,18 +147,17 @@ def make_outside_env(config: Config, cls: Any) -> Env:
             "leave it out"
         )
 
-    def one() -> Any:
+    def made() -> tuple[Any, tuple[Part, ...]]:
         env = _made(cls, config)
         for name in ("observation_space", "action_space"):
             if not isinstance(getattr(env, name, None), gymnasium.Space):
                 raise UserError(f"env.name: {config.name} needs {name}, a space of gymnasium.spaces")
         if config.max_episode_steps:
             env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
-        if not isinstance(env.observation_space, gymnasium.spaces.Box):
-            env = gymnasium.wrappers.FlattenObservation(env)
-        return env
+        return flattened(env, config.mask_from_info, config.name)
 
-    example = one()
-    spec = spec_of(config.name, example.observation_space, example.action_space, config.max_episode_steps)
+    example, parts = made()
+    limit = config.max_episode_steps
+    spec = spec_of(config.name, example.observation_space, example.action_space, limit, parts)
     example.close()
-    return make_external(spec, lambda copies: Copies(one, spec, copies), config)
+    return make_external(spec, lambda copies: Copies(lambda: made()[0], spec, copies), config)

@@ -98,7 +98,7 @@ def _write(
         "format": loader.FORMAT,
         "version": loader.VERSION,
         **origin,
-        "observation": {"shape": list(spec.obs_shape), "dtype": np.dtype(spec.obs_dtype).name},
+        "observation": _observation_space(spec),
         "action": _action_space(spec),
         "programs": described,
     }
@@ -126,9 +126,18 @@ def _earlier_programs(folder: Path) -> list[str]:
     return [name for name in names if Path(name).name == name]
 
 
+def _observation_space(spec: EnvSpec) -> dict[str, Any]:
+    space: dict[str, Any] = {"shape": list(spec.obs_shape), "dtype": np.dtype(spec.obs_dtype).name}
+    if spec.layout:
+        space |= {"layout": [part._asdict() for part in spec.layout], "action_mask": spec.action_mask}
+    return space
+
+
 def _action_space(spec: EnvSpec) -> dict[str, Any]:
     if spec.num_actions is not None:
         return {"discrete": spec.num_actions, "shape": [], "dtype": "int32"}
+    if spec.action_sizes:
+        return {"multi_discrete": list(spec.action_sizes), "shape": list(spec.action_shape), "dtype": "int32"}
     assert spec.action_low is not None and spec.action_high is not None
     bounds = {"low": spec.action_low.tolist(), "high": spec.action_high.tolist()}
     return {"shape": list(spec.action_shape), "dtype": "float32", **bounds}

@@ -3,7 +3,8 @@
     from policy import load
     policy = load("my_policy")                  # greedy; load("my_policy", sample=True, seed=1) draws actions
     carry = None                                # at the start of every episode
-    action, carry = policy.act(obs, carry)      # one observation, or a batch of them [B, …]
+    action, carry = policy.act(obs, carry)      # one observation, or a batch of them [B, …]; where they have
+                                                # several parts also as the mapping or tuple that they were
 
 `policy.metadata` says which environment it was trained on and what its observations and actions are.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,30 @@ def load(folder: str | Path, *, sample: bool = False, seed: int = 0) -> Policy:
         raise PolicyError(f"{folder} is damaged: {type(error).__name__}: {error}") from error
 
 
+def as_vector(obs: Any, layout: Sequence[Mapping[str, Any]]) -> Any:
+    """Observations of several parts, as mappings or tuples, as the vectors that a policy was trained on.
+
+    Each part may have a leading axis of B observations. Whole numbers stand for one-hot parts.
+    """
+    if not layout or isinstance(obs, np.ndarray | jax.Array):
+        return obs
+    rows = []
+    for part in layout:
+        value = obs
+        for key in part["name"].split("/"):
+            try:
+                value = value[key] if isinstance(value, Mapping) else value[int(key)]
+            except (KeyError, IndexError, TypeError, ValueError):
+                raise ValueError(f"this observation lacks the part {part['name']}") from None
+        value, shape = np.asarray(value), tuple(part["shape"])
+        if part["one_hot"] and value.dtype.kind in "iu":
+            value = np.eye(shape[0], dtype=np.float32)[value]
+        if value.shape[value.ndim - len(shape) :] != shape:
+            raise ValueError(f"{part['name']} has shape {shape}, but in this observation {value.shape}")
+        rows.append(value.reshape(*value.shape[: value.ndim - len(shape)], -1))
+    return np.concatenate(rows, axis=-1)
+
+
 class Policy:
     """Observations in, actions out. It remembers nothing but how many actions it has drawn."""
 
@@ -81,6 +107,7 @@ class Policy:
         self.env: str = metadata["env"]
         self._shape = tuple(metadata["observation"]["shape"])
         self._dtype = np.dtype(metadata["observation"]["dtype"])
+        self._layout: list[dict[str, Any]] = metadata["observation"].get("layout", [])
         with open(folder / "weights.npz", "rb") as file, np.load(file) as arrays:
             weights = {name: arrays[f"weights/{name}"] for name in program["weights"]}
             self._start = {name: arrays[f"carry/{name}"] for name in program["carry"]}
@@ -100,7 +127,7 @@ class Policy:
         self, obs: Any, carry: dict[str, np.ndarray] | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """(action, carry for the next step). Without a carry the episode begins here."""
-        array = np.asarray(obs, self._dtype)
+        array = np.asarray(as_vector(obs, self._layout), self._dtype)
         single = array.shape == self._shape
         batch = array[None] if single else array
         if batch.shape[1:] != self._shape:

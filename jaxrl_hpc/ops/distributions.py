@@ -37,15 +37,19 @@ class Distribution(NamedTuple):
     to_action: Callable[[Array], Array]  # raw -> what the environment gets
 
 
+def category(logits: Array, uniform: Array) -> Array:
+    """Logits [B, A] and uniform numbers [B] -> categories [B]."""
+    # through the inverse distribution function: half the random bits of Gumbel
+    cumulative = jnp.cumsum(jax.nn.softmax(logits), axis=-1)
+    below = cumulative <= uniform[:, None] * cumulative[:, -1:]
+    return below.sum(axis=-1, dtype=jnp.int32)
+
+
 def categorical(num_actions: int) -> Distribution:
     """Outputs are logits; raw is the action."""
 
     def sample(logits: Array, key: Array) -> Array:
-        # one uniform number through the inverse distribution function: half the random bits of Gumbel
-        uniform = jax.vmap(jax.random.uniform)(key)
-        cumulative = jnp.cumsum(jax.nn.softmax(logits), axis=-1)
-        below = cumulative <= uniform[:, None] * cumulative[:, -1:]
-        return below.sum(axis=-1, dtype=jnp.int32)
+        return category(logits, jax.vmap(jax.random.uniform)(key))
 
     def log_prob(logits: Array, raw: Array) -> Array:
         chex.assert_rank(logits, raw.ndim + 1)
@@ -61,6 +65,32 @@ def categorical(num_actions: int) -> Distribution:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
     return Distribution(num_actions, sample, mode, log_prob, entropy, lambda raw: raw)
+
+
+def multi_categorical(sizes: tuple[int, ...]) -> Distribution:
+    """Independent choices: outputs are the logits of one after the other, raw is the action [..., parts]."""
+    parts, ends = [categorical(size) for size in sizes], np.cumsum(sizes)[:-1]
+
+    def each(logits: Array) -> list[tuple[Distribution, Array]]:
+        return list(zip(parts, jnp.split(logits, ends, axis=-1), strict=True))
+
+    def sample(logits: Array, key: Array) -> Array:
+        uniform = jax.vmap(lambda k: jax.random.uniform(k, (len(sizes),)))(key)
+        drawn = [category(own, uniform[:, i]) for i, (_, own) in enumerate(each(logits))]
+        return jnp.stack(drawn, axis=-1)
+
+    def log_prob(logits: Array, raw: Array) -> Array:
+        return sum(
+            (part.log_prob(own, raw[..., i]) for i, (part, own) in enumerate(each(logits))), jnp.float32(0)
+        )
+
+    def entropy(logits: Array, key: Array) -> Array:
+        return sum((part.entropy(own, key) for part, own in each(logits)), jnp.float32(0))
+
+    def mode(logits: Array) -> Array:
+        return jnp.stack([part.mode(own) for part, own in each(logits)], axis=-1)
+
+    return Distribution(sum(sizes), sample, mode, log_prob, entropy, lambda raw: raw)
 
 
 def log_tanh_slope(raw: Array) -> Array:
@@ -137,5 +167,7 @@ def for_spec(spec: EnvSpec, squash: bool) -> Distribution:
     """The family that suits the environment's actions."""
     if spec.num_actions is not None:
         return categorical(spec.num_actions)
+    if spec.action_sizes:
+        return multi_categorical(spec.action_sizes)
     assert spec.action_low is not None and spec.action_high is not None
     return gaussian(spec.action_low, spec.action_high, squash)

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from jaxrl_hpc.types import Array
 
 
-def epsilon_greedy(key: Array, values: Array, epsilon: Array) -> Array:
+def epsilon_greedy(key: Array, values: Array, epsilon: Array, mask: Array | None = None) -> Array:
     """Greedy action with probability 1 - epsilon, else uniform.
 
     Args:
       key: [B], consumed.
       values: [B, A] action values.
       epsilon: [] or [B].
+      mask: [B, A] bool, the actions that are allowed, one of each copy at least; None: all.
     """
     chex.assert_rank(values, 2)
     num_actions = values.shape[-1]
@@ -27,7 +28,13 @@ def epsilon_greedy(key: Array, values: Array, epsilon: Array) -> Array:
         return explore, action
 
     explore, uniform = jax.vmap(draws)(key)
-    random_action = jnp.minimum((uniform * num_actions).astype(jnp.int32), num_actions - 1)
+    if mask is None:
+        random_action = jnp.minimum((uniform * num_actions).astype(jnp.int32), num_actions - 1)
+    else:  # the k-th of those that are allowed
+        count = mask.sum(axis=-1)
+        chosen = jnp.minimum((uniform * count).astype(jnp.int32), count - 1)
+        random_action = (jnp.cumsum(mask, axis=-1) <= chosen[:, None]).sum(axis=-1).astype(jnp.int32)
+        values = jnp.where(mask, values, -jnp.inf)
     return jnp.where(explore < epsilon, random_action, jnp.argmax(values, axis=-1).astype(jnp.int32))
 
 

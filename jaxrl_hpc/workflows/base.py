@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 
-from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
+from jaxrl_hpc.checkpoint.checkpointer import Checkpointer, state_bytes
 from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import ComponentConfig, static
@@ -21,6 +21,7 @@ from jaxrl_hpc.types import (
     LearnerState,
     Loops,
     Metrics,
+    Placement,
     PyTree,
     Replay,
     Role,
@@ -150,6 +151,9 @@ class WorkflowBase:
 
     def compile(self, shape: PyTree) -> None:
         """Programs are compiled when they are first called."""
+
+    def placement(self, shape: PyTree) -> Placement:
+        return Placement(state_bytes(shape))
 
     def start(self, state: PyTree) -> PyTree:
         return state

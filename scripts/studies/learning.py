@@ -25,6 +25,7 @@ import readme
 import tuning
 from command_line import Entry, run
 from comparison import Comparison
+from kept_rows import kept_rows
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from tuning import Tuning
@@ -68,6 +69,11 @@ ACROBOT_AS_DYNA_Q = (  # the same for Acrobot
     "agent.batch_size=64", "agent.epsilon_fraction=0.2", "replay.name=prioritised", "replay.capacity=65_536",
     "replay.min_size=1_000", "workflow.num_envs=4", "run.total_env_steps=50_000", "run.eval_every=5_000",
 )  # fmt: skip
+EXABOOSTER_AS_DYNA_Q = (  # the same for ExaBooster
+    "agent.batch_size=256", "replay.name=prioritised", "replay.min_size=5_000", "workflow.num_envs=32",
+    "workflow.updates_per_iteration=2", "run.total_env_steps=200_000", "run.eval_every=32_000",
+    "run.log_every=8_000",
+)  # fmt: skip
 TARGET_RATES = {"agent.target_rate": (0.005, 0.02)}
 CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3)}
 CRITIC_RATE = "agent.learning_rate=2e-3"  # the best of them for both
@@ -75,6 +81,7 @@ RECURRENT_CARTPOLE = (
     "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
     "run.eval_every=5_000",
 )  # fmt: skip
+RECURRENT_CHAIN = ("run.total_env_steps=20_000", "run.eval_every=1_000")
 A2C_BEFORE = (
     "agent.gamma=0.95", "agent.gae_lambda=0.95", "workflow.num_envs=16", "workflow.unroll_length=16",
     "agent.learning_rate=1e-3",
@@ -392,6 +399,17 @@ STUDIES = {
             "this is weak evidence."
         ),
     ),
+    "minatar_rainbow": Study(
+        "Rainbow on Breakout-MinAtar, one million steps",
+        "Double, dueling, three-step returns, prioritised replay, C51 and noisy layers, against the shipped "
+        "DQN (double, three steps, uniform) with the same network, batch and number of updates. The goal is "
+        "1.3 times DQN's score.",
+        (
+            Entry("rainbow", "breakout_rainbow", 5),
+            Entry("dqn", "breakout_dqn", 5),
+        ),
+        comparisons=(Comparison("rainbow", "dqn", "all of Rainbow"),),
+    ),
     "minatar_pqn": Study(
         "PQN on MinAtar's games, two million steps",
         "Neither replay nor target network. To be compared with DQN and PPO at the same steps: "
@@ -444,16 +462,45 @@ STUDIES = {
         ),
     ),
     "recurrent_dqn_options": Study(
-        "Recurrent DQN: rescaled values",
-        "Do square roots of values (R2D2's rescaling) help? CartPole-v1, whose returns of up to 500 are "
-        "large; the LSTM is not needed there. Returns of ±1 (MemoryChain) are hardly changed by it.",
+        "Recurrent DQN: rescaled values, previous action and reward",
+        "Both are R2D2's. Do square roots of values (`agent.rescale`) help? On CartPole-v1 (`cart`), whose "
+        "returns of up to 500 are large; the LSTM is not needed there. Does it help to observe the previous "
+        "action and reward (`env.previous_step`)? On MemoryChain (`chain`), whose bit has to be remembered; "
+        "0.95 counts as solved there.",
         (
-            Entry("plain", "memory_chain_recurrent_dqn", 8, 475, RECURRENT_CARTPOLE),
+            Entry("cart", "memory_chain_recurrent_dqn", 5, 475, RECURRENT_CARTPOLE),
             Entry(
-                "rescaled", "memory_chain_recurrent_dqn", 8, 475, (*RECURRENT_CARTPOLE, "agent.rescale=true")
+                "cart_rescaled",
+                "memory_chain_recurrent_dqn",
+                5,
+                475,
+                (*RECURRENT_CARTPOLE, "agent.rescale=true"),
+            ),
+            Entry("chain", "memory_chain_recurrent_dqn", 5, 0.95, RECURRENT_CHAIN),
+            Entry(
+                "chain_previous",
+                "memory_chain_recurrent_dqn",
+                5,
+                0.95,
+                (*RECURRENT_CHAIN, "env.previous_step=true"),
             ),
         ),
-        comparisons=(Comparison("rescaled", "plain", "rescaled values"),),
+        comparisons=(
+            Comparison("cart_rescaled", "cart", "rescaled values"),
+            Comparison("chain_previous", "chain", "previous action and reward"),
+        ),
+    ),
+    "exabooster_dyna_q": Study(
+        "Dyna-Q on ExaBooster",
+        "200k real steps. The control is a DQN that makes as many updates of the same data.",
+        (
+            Entry("dyna_q", "exabooster_dyna_q", 8, 1.45),
+            Entry("dqn_2_updates", "exabooster_dqn", 8, 1.45, EXABOOSTER_AS_DYNA_Q),
+        ),
+        metric="eval_improvement",
+        episode_steps=100,
+        references=EXABOOSTER_REFERENCES,
+        comparisons=(Comparison("dyna_q", "dqn_2_updates", "planning, at equally many updates"),),
     ),
     "exabooster_sac": Study(
         "SAC on ExaBooster with continuous actions",
@@ -542,6 +589,12 @@ def final_score(summary: dict[str, Any], metric: str) -> tuple[float, float, flo
         value, low, high = (float(x) for x in score(np.array(seeds)))
         return value, low, high
     return summary[f"{metric}_score"], *summary[f"{metric}_interval"]
+
+
+COLUMNS = (
+    "entry", "seeds", "steps each", "updates per step", "target", "score [interval]", "verdict", "reached at",
+    "over the run", "training return", "time",
+)  # fmt: skip
 
 
 def row(study: str, entry: Entry, run: RunData) -> str:
@@ -660,10 +713,28 @@ def write_page(study: str) -> None:
         sys.exit(f"no run of study {study!r} has finished")
     description = STUDIES[study]
     runs = load_runs([run.path for _, run in rows])
-    curves.store(study, "learning", runs, description.metric)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
-    missing = [e.name for e in description.entries if e.name not in {entry.name for entry, _ in rows}]
+    made = {entry.name: run for entry, run in rows}
+    kept = kept_rows(
+        RESULTS / f"{study}.md", COLUMNS, [e.name for e in description.entries if e.name not in made]
+    )
+    names = [e.name for e in description.entries]
+    results = {e.name: row(study, e, run) for e, run in rows} | {n: k.result for n, k in kept.items()}
+    commands = {
+        e.name: f"| {e.name} | `jaxrl-hpc {' '.join(command(study, e))}` | `{run.summary['commit'][:10]}` |"
+        for e, run in rows
+    } | {n: k.command for n, k in kept.items()}
+    missing = [name for name in names if name not in results]
+    shown = {f"{study}.{name}" for name in results}
+    all_curves = shown <= {run.name for run in runs} | curves.stored_names(study)
+    if all_curves:
+        curves.store(study, "learning", runs, description.metric, shown)
+        figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
+    not_again = (
+        f"Not run again when this page was last written, with intervals as made then: {', '.join(kept)}."
+    )
+    if not all_curves:
+        not_again += " The figure is of the runs before."
     lines = [
         f"# {description.title}",
         "",
@@ -671,10 +742,9 @@ def write_page(study: str) -> None:
         "",
         f"![learning curves]({study}.png)",
         "",
-        "| entry | seeds | steps each | updates per step | target | score [interval] | verdict | reached at "
-        "| over the run | training return | time |",
-        "|---" * 11 + "|",
-        *(row(study, entry, run) for entry, run in rows),
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---" * len(COLUMNS) + "|",
+        *(results[name] for name in names if name in results),
         "",
         "Final evaluation: greedy episodes after the last update; a seed's figure is its mean over "
         "episodes, the score their IQM with a 95 % interval over seeds (mean and range of fewer than five; "
@@ -683,6 +753,7 @@ def write_page(study: str) -> None:
         "the run: a seed's figure is the mean of its evaluations on the way. Training return: mean of "
         "training episodes, with exploration, over the last tenth of the run.",
         *([f"Not yet run: {', '.join(missing)}."] if missing else []),
+        *(["", not_again] if kept else []),
         *compared(study, rows),
         *tuned(study),
         *recorded(description, rows),
@@ -691,10 +762,7 @@ def write_page(study: str) -> None:
         "",
         "| entry | command | commit |",
         "|---|---|---|",
-        *(
-            f"| {e.name} | `jaxrl-hpc {' '.join(command(study, e))}` | `{str(run.summary['commit'])[:10]}` |"
-            for e, run in rows
-        ),
+        *(commands[name] for name in names if name in commands),
     ]
     pictures = [run.path / "plots" / "episode.png" for _, run in rows]
     if pictures[0].exists():  # the first entry's episode also stands in the README

@@ -51,11 +51,22 @@ STUDIES = {
         (
             Entry("ppo", "lunar_lander_ppo", 5, 200),
             Entry("dqn", "lunar_lander_dqn", 5, 200),
+            Entry("a2c", "lunar_lander_a2c", 5, 200),
             Entry("td3_continuous", "lunar_lander_continuous_td3", 5, 200),
             Entry("sac_continuous", "lunar_lander_continuous_sac", 5, 250),
             Entry("ppo_continuous", "lunar_lander_continuous_ppo", 5, 200),
         ),
         64,
+    ),
+    "mujoco": Study(
+        "MuJoCo's robots, 300k steps",
+        "Three robots of Gymnasium's version 5 by envpool; PPO has a million steps.",
+        tuple(
+            Entry(f"{robot}_{agent}", f"{robot}_{agent}", 3, target if agent == "sac" else None)
+            for robot, target in (("half_cheetah", 5_000), ("hopper", None), ("walker2d", None))
+            for agent in ("sac", "td3", "ppo")
+        ),
+        16,
     ),
     "atari_breakout": Study(
         "Breakout (Atari), 500k actions",

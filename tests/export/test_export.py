@@ -30,7 +30,7 @@ PPO = {"name": "ppo", "network": {"hidden": [16]}}
 WHITEN = {"observation": True, "reward": True}
 
 AGENTS: dict[str, dict[str, Any]] = {
-    "dqn": {"agent": {"exploration": "ladder"}},
+    "dqn": {"agent": {"exploration": "ladder", "returns": "quantile", "atoms": 5, "noisy": True}},
     "ppo": {"env": {"name": "Pendulum-v1"}, "agent": PPO | {"normalise": WHITEN}},
     "lstm_a2c": {"agent": {"name": "a2c", "lstm": 8, "network": {"hidden": [16]}}},
     "recurrent_dqn": {

@@ -19,7 +19,7 @@ from jaxrl_hpc.envs.external.simulator import ExternalConfig, Simulator, in_one_
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.extras import how_to_install
 from jaxrl_hpc.schema import static
-from jaxrl_hpc.types import Env, EnvSpec
+from jaxrl_hpc.types import Env, EnvSpec, Part
 from jaxrl_hpc.user_code import search_working_directory
 
 Setting = int | float | bool | str
@@ -36,6 +36,7 @@ class Config(ExternalConfig):
         "copies one after the other, each in a process of its own, or by the id's own vector environment",
     )
     max_episode_steps: int = static(0, "time limit; 0: the id's own", ge=0)
+    mask_from_info: bool = static(False, "info['action_mask'] of every step tells which actions are allowed")
 
 
 def library() -> Any:
@@ -95,14 +96,18 @@ def _making(config: Config) -> Iterator[None]:
         raise UserError(f"{field}: {config.id!r} cannot be made {them}".rstrip() + f": {text}") from error
 
 
-def make_one(config: Config) -> Any:
-    """One copy. Observations of several parts become one vector, those of one-of-many a one-hot."""
+def made_one(config: Config) -> tuple[Any, tuple[Part, ...]]:
+    """One copy, whose observation is one array, and the layout of that where it had several parts."""
     gymnasium = library()
+    from jaxrl_hpc.envs.external.gymnasium_flat import flattened  # derives from Gymnasium's classes
+
     with _making(config):
         env = gymnasium.make(config.id, disable_env_checker=True, **_arguments(config))
-        if not isinstance(env.observation_space, gymnasium.spaces.Box):
-            env = gymnasium.wrappers.FlattenObservation(env)
-    return env
+        return flattened(env, config.mask_from_info, config.id)
+
+
+def make_one(config: Config) -> Any:
+    return made_one(config)[0]
 
 
 def make_vector(config: Config, copies: int) -> Any:
@@ -121,6 +126,8 @@ def describe(config: Config) -> tuple[EnvSpec, Callable[[int], Simulator]]:
     check_id(config)
     name = f"gymnasium/{config.id}"
     if config.copies == "vector":
+        if config.mask_from_info:
+            raise UserError("env.mask_from_info: not with env.copies=vector; use here or processes")
         env = make_vector(config, 1)
         limit = env.spec.max_episode_steps if env.spec else None
         spec = spec_of(name, env.single_observation_space, env.single_action_space, limit)
@@ -129,8 +136,8 @@ def describe(config: Config) -> tuple[EnvSpec, Callable[[int], Simulator]]:
         if rule == "NextStep":
             return spec, lambda copies: Ones(lambda: make_vector(config, 1), spec, copies)
         return spec, lambda copies: Vector(make_vector(config, copies), spec)
-    env = make_one(config)
-    spec = spec_of(name, env.observation_space, env.action_space, env.spec.max_episode_steps)
+    env, parts = made_one(config)
+    spec = spec_of(name, env.observation_space, env.action_space, env.spec.max_episode_steps, parts)
     env.close()
     one = functools.partial(make_one, config)
     if config.copies == "processes":
