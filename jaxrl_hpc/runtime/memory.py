@@ -10,7 +10,7 @@ import numpy as np
 from jaxrl_hpc.checkpoint.checkpointer import state_bytes
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import host
 from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.types import Env, EnvSpec
 
@@ -20,7 +20,7 @@ RUNTIME = 2**28  # bytes of the runtime itself
 def free_bytes(device: jax.Device) -> int | None:
     """Memory that a run may still take: of the accelerator, else of this process; None: unknown."""
     if device.platform == "cpu":
-        return machine.available_memory()
+        return host.available_memory()
     stats = device.memory_stats() or {}
     limit = stats.get("bytes_limit")
     return None if limit is None else int(limit) - int(stats.get("bytes_in_use", 0))

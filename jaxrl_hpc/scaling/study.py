@@ -25,7 +25,7 @@ import numpy as np
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.bench.interleave import machine_facts
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.runtime.host import available_cores
 from jaxrl_hpc.scaling import model
 
 NODES = (1, 2, 4, 16, 128, 1024)

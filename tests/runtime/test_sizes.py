@@ -5,7 +5,7 @@ import yaml
 
 from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import host
 from jaxrl_hpc.runtime.build import build
 from jaxrl_hpc.runtime.memory import check_memory
 from jaxrl_hpc.runtime.train import lanes_of, make_runner
@@ -49,7 +49,7 @@ def test_bounds(sections, words):
     ],
 )  # fmt: skip
 def test_memory_is_estimated_from_shapes(sections, words, monkeypatch):
-    monkeypatch.setattr(machine, "available_memory", lambda: 2**29)
+    monkeypatch.setattr(host, "available_memory", lambda: 2**29)
     config = small.config(**sections)
     runner = make_runner(config, build(config), lanes_of(config))
     with pytest.raises(UserError, match="the run needs") as caught:
@@ -58,7 +58,7 @@ def test_memory_is_estimated_from_shapes(sections, words, monkeypatch):
 
 
 def test_a_run_that_fits_is_let_through(monkeypatch):
-    monkeypatch.setattr(machine, "available_memory", lambda: 2**29)
+    monkeypatch.setattr(host, "available_memory", lambda: 2**29)
     config = small.config()
     assert check_memory(config, make_runner(config, build(config), lanes_of(config))) < 2**29
 

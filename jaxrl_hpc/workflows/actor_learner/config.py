@@ -8,7 +8,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Env, Replay
 from jaxrl_hpc.workflows.actor_learner.learner import LearnerPrograms, LearnerSettings, check_windows
-from jaxrl_hpc.workflows.base import DistributedConfig
+from jaxrl_hpc.workflows.config import DistributedConfig
 
 
 class ActorLearnerConfig(DistributedConfig):
@@ -49,8 +49,10 @@ class ActorLearnerConfig(DistributedConfig):
 
     @property
     def cuts_windows(self) -> bool:
-        """The next unroll may be another actor's."""
-        return not self.lockstep
+        """The next unroll may be another actor's, or one may be missing before it."""
+        one_stream = self.actors == 1 and (self.learners == 1 or self.learner_mode == "shared")
+        complete = self.max_lag is None and not self.may_lose_unrolls
+        return not self.lockstep and not (one_stream and complete)
 
     @property
     def unrolls_per_add(self) -> int:
@@ -68,7 +70,8 @@ class ActorLearnerConfig(DistributedConfig):
 def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> None:
     """Refuse settings that do not fit together."""
     config.check_priorities(agent, replay)
-    check_windows(agent, replay, config.unroll_length, config.cuts_windows, "")
+    instead = ", or workflow.actors=1 if one rank acts and none of its unrolls may be dropped"
+    check_windows(agent, replay, config.unroll_length, config.cuts_windows, instead)
     if config.max_lag is not None:
         # how old a fresh unroll may be: parameters are published now and then, and actors may hold back
         behind = config.publish_every - 1

@@ -15,7 +15,8 @@ every learner an equal part of each batch.
 
 Unrolls of different actors do not continue each other, so the last step of an unroll ends the windows that
 reach it: they are shorter and bootstrap there (metric window_used, `check_windows`). Where all unrolls come
-from one actor and none is left out they do continue, and windows cross them: in lock-step and in `dyna`.
+from one actor and none is left out they do continue, and windows cross them: with `actors: 1`, in lock-step
+and in `dyna`.
 """
 
 from __future__ import annotations

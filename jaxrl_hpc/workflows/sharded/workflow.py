@@ -43,7 +43,8 @@ from jaxrl_hpc.types import (
     Store,
     Workflow,
 )
-from jaxrl_hpc.workflows.base import WAITING, Resources, WaitingMode, WorkflowBase, WorkflowConfig
+from jaxrl_hpc.workflows.base import WorkflowBase
+from jaxrl_hpc.workflows.config import WAITING, Resources, WaitingMode, WorkflowConfig
 from jaxrl_hpc.workflows.sharded.execution import (
     DIVIDED,
     SAME,
