@@ -18,7 +18,9 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxrl_hpc.lazy import lazy_names
 
 __version__ = "0.2.0"
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from jaxrl_hpc.types import Transition as Transition
     from jaxrl_hpc.types import Workflow as Workflow
 
-# name -> module that has it
+# name -> module that has it, or that it is
 _NAMES = {
     "train": "jaxrl_hpc.api.training",
     "load": "jaxrl_hpc.api.run",
@@ -64,7 +66,7 @@ _NAMES = {
     "Transition": "jaxrl_hpc.types",
     "Workflow": "jaxrl_hpc.types",
 }
-_MODULES = ("config", "networks", "ops", "rollout", "scaling")
+_NAMES |= {name: f"{__name__}.{name}" for name in ("config", "networks", "ops", "rollout", "scaling")}
 
 __all__ = [
     "Agent",
@@ -93,19 +95,8 @@ __all__ = [
 ]
 
 
-def _imported(name: str) -> Any:
-    if name in _NAMES:
-        value = getattr(importlib.import_module(_NAMES[name]), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
 if not TYPE_CHECKING:  # a type checker knows the names above, and no others
-    __getattr__ = _imported
+    __getattr__, _ = lazy_names(__name__, _NAMES)
 
 
 def __dir__() -> list[str]:

@@ -204,12 +204,13 @@ class Ring:
 
 
 class SharedReplay(NamedTuple):
-    """Sampling a memory that is divided over S shards as one: functions of one shard. The workflow moves
-    data between them. N is the batch of all shards together."""
+    """Sampling a memory that is divided over S shards as one: functions of one shard, or of the L shards of a
+    device. The workflow moves data between them. N is the batch of all shards together."""
 
     mass: Callable[[PyTree], tuple[PyTree, Array]]  # state -> (state, [] share in the whole)
     offer: Callable[[PyTree, Array, Array, Array], Array]
-    # (state, shard [], masses [S], key of all shards) -> [N, words] uint32, zero where others own the draw
+    # (states [L, …], shards [L] that follow each other, masses [S], key of all shards) -> [N, words] uint32,
+    # zero where others own the draw
     assemble: Callable[[PyTree, Array, Array], Batch]  # (any state, sum of offers, progress) -> [n, N]
     scale: Callable[[PyTree, Array], Array]  # (any state, priority [N]) -> values [N]
     prioritise: Callable[[PyTree, Array, Array, Array], PyTree]  # (state, shard [], index [N], values [N])
@@ -289,6 +290,14 @@ class Store(Protocol):
         ...
 
 
+class Placement(NamedTuple):
+    """How a state is spread over devices."""
+
+    state: int  # bytes on each of them
+    here: int = 1  # devices of this process
+    everywhere: int = 1  # devices that share the work
+
+
 class Workflow(Protocol):
     """How acting and learning share the machine: all that a run needs to know of it.
 
@@ -359,6 +368,10 @@ class Workflow(Protocol):
           key: of the seed; consumed.
           hypers: section (agent, replay) -> name -> traced number.
         """
+        ...
+
+    def placement(self, shape: PyTree) -> Placement:
+        """How a state of these shapes is spread over devices; for the estimate of memory."""
         ...
 
     def start(self, state: PyTree) -> PyTree:

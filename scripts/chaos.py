@@ -5,6 +5,7 @@
     python scripts/chaos.py --kills 20 --workflows async,rma
     python scripts/chaos.py --soak 20                     20 minutes each of fused, async, rma_queue
     python scripts/chaos.py --case rma_queue:70000012     one case again, with its whole text
+    python scripts/chaos.py --again                       the cases of the record that ended with a fault
     python scripts/chaos.py --slice                       what CI runs: fixed seed, under two minutes
 
 Exit code 1 if any outcome is a fault of the program: HANG, TRACEBACK, LATE, LEFTOVER, LOST. Seeds are shown.
@@ -90,6 +91,10 @@ def one_case(text: str, work: Path) -> Outcome:
         return chaos_kills.damaged(int(number), work)
     if kind in chaos_kills.WORKFLOWS:
         return chaos_kills.endure(kind, int(number), work)
+    if kind == "soak":
+        import chaos_soak
+
+        return chaos_soak.soak(number, 20.0, work)
     raise SystemExit(f"there is no kind of case {kind!r}: {', '.join([*KINDS, *chaos_kills.WORKFLOWS])}")
 
 
@@ -109,6 +114,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workflows", help="for --kills and --soak: only these, with commas")
     parser.add_argument("--seed", type=int, default=None, help="default: from the clock")
     parser.add_argument("--case", metavar="KIND:SEED", help="repeat one case")
+    parser.add_argument(
+        "--again", action="store_true", help="repeat the record's open faults, soaks excepted"
+    )
     parser.add_argument("--slice", action="store_true", help="the fixed part that CI runs")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder of the record")
     parser.add_argument("--no-record", action="store_true", help="print only")
@@ -155,6 +163,10 @@ def main() -> int:
             take(
                 fault_outcomes(seed, work, chosen), args.kills or (1 if args.slice else float("inf")), seconds
             )
+        if args.again:
+            names = [case for case in chaos_record.open_cases(args.output) if not case.startswith("soak:")]
+            repeated = (one_case(name, work)._replace(group=chaos_record.AGAIN) for name in names)
+            take(repeated, len(names))
         if args.soak:
             import chaos_soak
 

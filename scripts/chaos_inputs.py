@@ -159,19 +159,21 @@ def drawn_configs(seed: int, count: int) -> list[dict[str, Any]]:
         max_leaves=6,
     )
     names = {name: list(SECTIONS[name]) for name in SECTIONS} | {"env": list(ENVS)}
+    # before anything is drawn: imports may use `random`, which strategies may not
+    classes = {part: {name: find(part, name).config for name in found} for part, found in names.items()}
 
-    def section(part: str, cls: Any, name: str | None) -> st.SearchStrategy:
+    def section(cls: Any, name: str | None) -> st.SearchStrategy:
         keys = {key: anything for key in cls.model_fields if key not in ("name", "replay_schedule")}
         chosen = st.fixed_dictionaries({}, optional=keys).map(lambda d: dict(list(d.items())[:3]))
         return chosen.map(lambda d: {"name": name, **d} if name else d)
 
     def component(part: str) -> st.SearchStrategy:
-        known = st.sampled_from(names[part]).flatmap(lambda n: section(part, find(part, n).config, n))
+        known = st.sampled_from(names[part]).flatmap(lambda n: section(classes[part][n], n))
         return st.one_of(known, known, known, anything)
 
     parts = {name: component(name) for name in ("agent", "env")}
     others = {"replay": component("replay"), "workflow": component("workflow")}
-    others |= {"run": st.one_of(section("run", RunConfig, None), anything)}
+    others |= {"run": st.one_of(section(RunConfig, None), anything)}
     found: list[dict[str, Any]] = []
 
     @with_seed(seed)

@@ -2,8 +2,9 @@
 
 A case is WORKFLOW:SEED. It draws a config, trains it in a job that faults happen to at random moments, starts
 the job again with --resume until it finishes, and compares. `fused` and deterministic `sharded` promise the
-bits of a run that nothing happened to; workflows with actors promise that every unroll is used exactly once,
-and all of them that metrics have neither gaps nor repeats.
+bits of a run that nothing happened to. Workflows with actors promise that every unroll is used exactly once,
+the parameter server and gossip that every exchange is, and all of them that metrics have neither gaps nor
+repeats.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ PPO = {"name": "ppo", "network": {"hidden": [16]}, "epochs": 2, "minibatches": 2
 UNIFORM = {"name": "uniform", "capacity": 2400, "min_size": 96}
 PRIORITISED = {"name": "prioritised", "capacity": 2400, "min_size": 96}
 EXACT = ("fused", "sharded")  # equal bits are promised
-RECORDED = ("async", "rma", "rma_queue")  # unrolls are written down
+RECORDED = ("async", "rma", "rma_queue", "dyna", "parameter_server", "gossip")  # unrolls, exchanges
 WORKFLOWS = (
     "fused", "sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server", "gossip", "dyna"
 )  # fmt: skip
@@ -79,11 +80,12 @@ def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
         }
         return dice.choice((off_policy, on_policy)) | {"workflow": flow}, 2
     flow = {"name": workflow, "num_envs": 4, "unroll_length": 8, "deadline_seconds": DEADLINE}
-    if workflow in RECORDED:
+    steps |= {"record_schedule": workflow in RECORDED}
+    if workflow in ("async", "rma", "rma_queue"):
         data = dice.choice((off_policy, on_policy))
         if data is off_policy:
             flow["updates_per_iteration"] = 2
-        return data | {"workflow": flow, "run": steps | {"record_schedule": True}}, dice.choice((2, 3))
+        return data | {"workflow": flow, "run": steps}, dice.choice((2, 3))
     if workflow == "dyna":
         agent = {"name": "dyna_q", "network": {"hidden": [16]}, "batch_size": 16, "planning_updates": 2}
         return off_policy | {"agent": agent, "workflow": flow, "run": steps | {"total_env_steps": 16_000}}, 2
@@ -125,11 +127,11 @@ class Job:
         return False
 
     def pids(self) -> list[int]:
-        """Of the ranks, by what they wrote about themselves since this start."""
+        """Of the ranks, in their order, by what they wrote about themselves since this start."""
         if self.ranks == 1:
             return [self.process.pid]
         found = []
-        for path in (self.folder / "ranks").glob("*.json"):
+        for path in sorted((self.folder / "ranks").glob("*.json")):
             try:
                 if path.stat().st_mtime >= self._begun:
                     found.append(int(json.loads(path.read_text())["pid"]))
@@ -300,13 +302,30 @@ def different(run: Path, whole: Path) -> str:
 
 def unaccounted(run: Path, workflow: str) -> str:
     """What a run's own record does not add up to; empty if it does."""
-    steps = [row["env_steps"] for row in read_metrics(run).to_pylist() if row["kind"] == "train"]
+    rows = [row for row in read_metrics(run).to_pylist() if row["kind"] == "train"]
+    steps = [row["env_steps"] for row in rows]
     if steps != sorted(set(steps)):
         return "metrics have repeated or unordered rows"
     if not (run / "summary.json").is_file():
         return "there is no summary"
-    if workflow not in RECORDED:
-        return ""
+    done = [row["iteration"] for row in rows]
+    slopes = {(b - a) / (j - i) for a, b, i, j in zip(steps, steps[1:], done, done[1:], strict=False)}
+    if len(slopes) > 1:
+        return f"iterations have different numbers of environment steps: {sorted(slopes)[:5]}"
+    if workflow in ("gossip", "parameter_server"):
+        return exchanges_unaccounted(run, done[-1])
+    flow = yaml.safe_load((run / "config.yaml").read_text())["workflow"]
+    unroll = flow["num_envs"] * flow["unroll_length"]
+    _, leaves, numbers = Checkpointer(run / "checkpoints" / "actors-0000").load()
+    kept = {name.strip("[']"): leaf for name, leaf in leaves.items()} | numbers
+    taken, dropped, lost = (int(kept[name]) for name in ("taken", "dropped", "lost"))
+    if lost or (taken - dropped) * unroll != steps[-1]:
+        return f"{taken} unrolls taken, {dropped} dropped, {lost} lost in {steps[-1]} environment steps"
+    return unrolls_unaccounted(run, taken) if workflow in RECORDED else ""
+
+
+def unrolls_unaccounted(run: Path, taken: int) -> str:
+    """Every actor's unrolls are in the schedule once, up to some number."""
     lines = file_of(run, 0).read_text().splitlines()[1:]
     entries = [tuple(map(int, line.split(","))) for line in lines]
     if len({entry[:2] for entry in entries}) != len(entries):
@@ -314,11 +333,20 @@ def unaccounted(run: Path, workflow: str) -> str:
     for actor, number in Counter(entry[0] for entry in entries).items():
         if sorted(entry[1] for entry in entries if entry[0] == actor) != list(range(number)):
             return f"unrolls of actor {actor} are missing"
-    _, leaves, numbers = Checkpointer(run / "checkpoints" / "actors-0000").load()
-    kept = {name.strip("[']"): leaf for name, leaf in leaves.items()} | numbers
-    if int(kept["taken"]) != len(entries) or int(kept["lost"]):
-        return f"{int(kept['taken'])} unrolls taken, {len(entries)} written down, {int(kept['lost'])} lost"
-    return ""
+    return "" if taken == len(entries) else f"{taken} unrolls taken, {len(entries)} written down"
+
+
+def exchanges_unaccounted(run: Path, iterations: int) -> str:
+    """Every exchange is in the schedule of one rank, once."""
+    numbers = []
+    for path in run.glob("schedule-*.csv"):
+        for line in path.read_text().splitlines()[1:]:
+            rank, _, number, _ = map(int, line.split(","))
+            if path == file_of(run, rank):  # else a neighbour that gossip read from
+                numbers.append(number)
+    if numbers and sorted(numbers) == list(range(len(numbers))) and len(numbers) % iterations == 0:
+        return ""
+    return f"{iterations} iterations, {len(numbers)} exchanges written down, {len(set(numbers))} different"
 
 
 def full_disk(seed: int, work: Path) -> Outcome:

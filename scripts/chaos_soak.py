@@ -1,4 +1,9 @@
-"""Soak for scripts/chaos.py: long runs whose replay is full from early on; resident memory stays flat."""
+"""Soak for scripts/chaos.py: long runs with a full replay; resident memory stays flat.
+
+What is judged is a trend, not a moment: saves, evaluations and merged metrics take memory for an instant and
+give it back, so that single readings jump by several MiB. The median of the first third of the readings is
+compared with that of the last third, process by process.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,19 @@ import yaml
 from chaos_kills import DQN, PRIORITISED, RUN, Job
 from chaos_record import Outcome
 
+from jaxrl_hpc.metrics.parquet import read_metrics
+
 WORKFLOWS = ("fused", "async", "rma_queue")
+FULL = (
+    2 * PRIORITISED["capacity"]
+)  # environment steps after which the replay is full, n-step windows included
 TOLERANCE = 0.01
 SAMPLE_SECONDS = 2.0
 
 
 def soak(workflow: str, minutes: float, work: Path) -> Outcome:
-    """The first quarter is start-up: compiling, the first saves, filling the replay."""
+    """The run lasts until told to end. A quarter of the time comes first for what is done once: compiling,
+    filling the replay, the first saves and evaluations, allocators' free lists. It is not judged."""
     folder = work / f"soak-{workflow}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -40,14 +51,15 @@ def soak(workflow: str, minutes: float, work: Path) -> Outcome:
 
     samples: dict[int, list[float]] = {}
     try:
-        if not job.wait_until_it_trains():
+        if not job.wait_until_it_trains() or not full(job):
             return outcome("HANG", f"it did not begin: {job.text()[-500:]}")
-        end = time.monotonic() + 60 * minutes
+        settled = time.monotonic() + 15 * minutes
+        end = settled + 45 * minutes
         while time.monotonic() < end:
             time.sleep(SAMPLE_SECONDS)
             if job.process.poll() is not None:
                 return outcome("LOST", f"it ended with {job.process.returncode}: {job.text()[-800:]}")
-            for pid in job.pids():
+            for pid in job.pids() if time.monotonic() > settled else ():
                 samples.setdefault(pid, []).append(psutil.Process(pid).memory_info().rss / 2**20)
         job.process.send_signal(signal.SIGUSR1)
         code = job.ended(300)
@@ -55,13 +67,27 @@ def soak(workflow: str, minutes: float, work: Path) -> Outcome:
             return outcome("HANG" if code is None else "LOST", f"code {code}: {job.text()[-500:]}")
     finally:
         job.close()
+    steps = env_steps(folder / "run")
     verdict, texts = "ok", []
     for rank, rss in enumerate(samples.values()):
-        settled = rss[len(rss) // 4 :]
-        third = max(1, len(settled) // 3)
-        early, late = statistics.median(settled[:third]), statistics.median(settled[-third:])
-        texts.append(f"process {rank}: {early:.1f} MiB, then {late:.1f} MiB")
+        third = max(1, len(rss) // 3)
+        early, late = statistics.median(rss[:third]), statistics.median(rss[-third:])
+        texts.append(f"rank {rank}: {early:.1f} MiB, then {late:.1f} MiB ({100 * (late / early - 1):+.2f} %)")
         if late > early * (1 + TOLERANCE):
             verdict = "LOST"
     shutil.rmtree(folder)
-    return outcome(verdict, f"{minutes:g} minutes; " + "; ".join(texts))
+    return outcome(verdict, f"{minutes:g} minutes, {steps} environment steps; " + "; ".join(texts))
+
+
+def env_steps(run: Path) -> int:
+    """As far as its metrics tell."""
+    return max((row["env_steps"] for row in read_metrics(run).select(["env_steps"]).to_pylist()), default=0)
+
+
+def full(job: Job) -> bool:
+    """Waits until the replay is full; False if the job ends before."""
+    while job.process.poll() is None:
+        if env_steps(job.folder) >= FULL:
+            return True
+        time.sleep(SAMPLE_SECONDS)  # between looks
+    return False

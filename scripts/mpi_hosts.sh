@@ -3,12 +3,17 @@
 #   scripts/mpi_hosts.sh 2 jaxrl-hpc train workflows/cartpole_ppo_sharded        (as root)
 # Each host is a network namespace with an address of its own; a bridge joins them. MPICH's mpiexec starts one rank
 # in each (RANKS_PER_HOST=2: two), and they can reach each other by TCP only. Everything is removed at the end.
+# LAUNCHER=hand: without MPI, one process in each, which get --coordinator, --processes and --process.
 set -eu
 hosts=$1
 shift
 net=10.77.0
 bridge=jrl0
-mpiexec=${MPIEXEC:-$(command -v mpiexec)}
+mpiexec=${MPIEXEC:-$(command -v mpiexec || true)}
+if [ -z "$mpiexec" ] && [ "${LAUNCHER:-mpi}" = mpi ]; then
+  echo "no mpiexec on the PATH: set MPIEXEC, or LAUNCHER=hand" >&2
+  exit 2
+fi
 login=$(mktemp)
 exec 7>/tmp/jrl-hosts.lock
 flock 7 # one such job at a time: the next one waits
@@ -46,6 +51,17 @@ shift
 exec ip netns exec "jrl-${host##*.}" bash -c "$*"
 LOGIN
 chmod +x "$login"
+
+if [ "${LAUNCHER:-mpi}" = hand ]; then
+  pids=()
+  for ((i = 1; i <= hosts; i++)); do
+    7>&- ip netns exec "jrl-$i" "$@" --coordinator "$net.1:29400" --processes "$hosts" --process $((i - 1)) &
+    pids+=($!)
+  done
+  worst=0
+  for pid in "${pids[@]}"; do wait "$pid" || worst=$?; done
+  exit "$worst"
+fi
 
 export FI_PROVIDER=tcp
 # its children must not keep the lock

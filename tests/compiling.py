@@ -8,6 +8,7 @@ again when the lock is held. Small programs are kept too: there are hundreds of 
 from __future__ import annotations
 
 import fcntl
+import inspect
 import os
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ def share() -> None:
     """From now on, in this process."""
     from jax._src import compiler
 
+    takes_callbacks = "host_callbacks" in inspect.signature(compiler._cache_read).parameters  # since JAX 0.11
     compile_anew = compiler._compile_and_write_cache
     if (
         compile_anew.__module__ == __name__
@@ -38,7 +40,9 @@ def share() -> None:
         locks.mkdir(parents=True, exist_ok=True)
         with open(locks / key[-64:], "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            found, _ = compiler._cache_read(name, key, options, backend, devices)
+            found, _ = compiler._cache_read(
+                name, key, options, backend, devices, *([callbacks] * takes_callbacks)
+            )
             if found is not None:
                 return found
             return compile_anew(backend, computation, devices, options, callbacks, name, key)

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent / "jaxrl_hpc"
 # a module may import its own layer and lower ones
 LAYERS = [
-    ["types", "errors", "extras", "schema", "user_code", "read_files"],
+    ["types", "errors", "extras", "lazy", "schema", "user_code", "read_files"],
     ["ops", "comm", "checkpoint", "metrics", "runs", "report", "datasets"],
     ["networks"],
     ["agents", "envs", "replay"],

@@ -10,6 +10,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts" / "studies")
 
 import comparison
 from comparison import Comparison
+from kept_rows import kept_rows
 
 
 def seeds(mean: float, count: int = 8, key: int = 0) -> list[float]:
@@ -40,3 +41,14 @@ def test_few_seeds_have_no_interval_to_judge_by() -> None:
     found = comparison.difference(seeds(5.0, 4), seeds(0.0, key=1))
     assert np.isnan(found.low) and comparison.verdict(found) == "too few seeds for an interval"
     assert "[" not in comparison.text(found, 1) and "[" not in comparison.chance(seeds(5.0, 4), seeds(0.0))
+
+
+def test_rows_of_runs_that_are_not_at_hand_are_kept(tmp_path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "| entry | seeds | IQM [95 % interval] | time |\n|---|---|---|---|\n| a | 8 | 1 [0, 2] | 3 s |\n"
+        "| b | 8 | 5 | 4 s |\n\n| entry | command | commit |\n|---|---|---|\n| a | `x` | `1234` |\n"
+    )
+    found = kept_rows(page, ("entry", "seeds", "updates", "score [interval]"), ["a", "b", "c"])
+    assert found == {"a": ("| a | 8 | – | 1 [0, 2] |", "| a | `x` | `1234` |")}  # b has no command
+    assert kept_rows(tmp_path / "none.md", ("entry",), ["a"]) == {}

@@ -22,7 +22,7 @@ import yaml
 
 from jaxrl_hpc.runtime import machine
 from jaxrl_hpc.runtime.build import build, hypers_of
-from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.runtime.host import available_cores
 from jaxrl_hpc.runtime.seeds import Lane
 from jaxrl_hpc.runtime.train import make_runner
 from jaxrl_hpc.sweeps.plan import SweepPlan, make_plan

@@ -20,7 +20,7 @@ from typing import Any
 from jaxrl_hpc.bench.cases import WIDTHS, width_case
 from jaxrl_hpc.bench.interleave import Entry, machine_facts, ratio, take_turns
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import host, machine
 
 WORTH_IT = 1.1  # a second core must bring at least this much to be taken from another run
 
@@ -40,7 +40,7 @@ def turning_point(lines: Sequence[dict[str, Any]]) -> int | None:
 
 
 def measure(quick: bool, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    cores = machine.available_cores()
+    cores = host.available_cores()
     if cores < 2:
         raise UserError("bench threads: this process may use one core only; there is nothing to compare")
     seconds, rounds = (0.5, 3) if quick else (2.0, 9)

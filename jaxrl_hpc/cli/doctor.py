@@ -7,8 +7,9 @@ examples:
   jaxrl-hpc doctor --mpiexec /opt/mpi/bin/mpiexec --deadline 120
   jaxrl-hpc doctor --install-mpi         mpi4py and mpi4jax for the MPI in use, then the checks
 
-Looks at versions, devices, threads, memory, the compilation cache, compiled parts, Slurm and /dev/shm, and
-starts two MPI ranks that do an mpi4jax allreduce inside jit and use a one-sided window.
+Looks at versions, devices, threads, memory, the compilation cache, compiled parts, Slurm and /dev/shm; starts
+two MPI ranks that do an mpi4jax allreduce inside jit and use a one-sided window, and two processes without
+MPI that JAX connects; and says which flags go with what it found.
 
 exit codes: 0 all that is needed works; 1 something is broken. What is merely absent (MPI on a laptop,
 Slurm, optional packages) is no failure.
@@ -23,7 +24,7 @@ MARKS = {"ok": ("green", "works"), "note": ("yellow", "note"), "broken": ("red",
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-mpi", action="store_true", help="leave out the MPI self-test")
+    parser.add_argument("--no-mpi", action="store_true", help="leave out tests that start processes")
     parser.add_argument(
         "--clean", action="store_true", help="remove your segments in /dev/shm that no process uses"
     )
@@ -34,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="install mpi4py and mpi4jax for the MPI whose mpicc is found, else with MPICH",
     )
     parser.add_argument(
-        "--deadline", type=float, default=90.0, metavar="SECONDS", help="for the MPI self-test (default: 90)"
+        "--deadline",
+        type=float,
+        default=90.0,
+        metavar="SECONDS",
+        help="for each test that starts processes (default: 90)",
     )
 
 
@@ -44,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.table import Table
 
     from jaxrl_hpc.cli.doctor_checks import BROKEN, local_checks
+    from jaxrl_hpc.cli.doctor_jax import connected
     from jaxrl_hpc.cli.doctor_mpi import mpi
     from jaxrl_hpc.errors import UserError
 
@@ -58,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.no_mpi:
         with console.status("starting two MPI ranks …"):
             checks.append(mpi(args.mpiexec, args.deadline))
+        with console.status("connecting two processes …"):
+            checks.append(connected(args.deadline))
     table = Table("", "what", "found", box=None, pad_edge=False)
     for check in checks:
         colour, word = MARKS[check.status]

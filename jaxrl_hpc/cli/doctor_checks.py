@@ -19,7 +19,7 @@ import psutil
 from jaxrl_hpc import __version__
 from jaxrl_hpc.comm import leftovers
 from jaxrl_hpc.extras import INSTALL_MPI, how_to_install
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import host, machine
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 
@@ -86,7 +86,7 @@ def versions() -> Check:
 
 
 def threads() -> Check:
-    cores = machine.available_cores()
+    cores = host.available_cores()
     settings = ("NPROC", "OMP_NUM_THREADS", "XLA_FLAGS", "SLURM_CPUS_PER_TASK")
     given = [f"{name}={os.environ[name]}" for name in settings if os.environ.get(name)]
     text = (
@@ -102,7 +102,7 @@ def threads() -> Check:
 
 
 def memory() -> Check:
-    free, total = machine.available_memory(), psutil.virtual_memory().total
+    free, total = host.available_memory(), psutil.virtual_memory().total
     text = f"{free / 2**30:.1f} GiB free for this process, {total / 2**30:.1f} GiB in the machine"
     if free < 2**30:
         return Check("memory", NOTE, text, "Lower replay.capacity or run.seeds, or ask for more memory.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxrl_hpc.cli.doctor_checks import BROKEN, NOTE, OK, Check, find_mpiexec, importable
 from jaxrl_hpc.extras import INSTALL_MPI
+from jaxrl_hpc.runtime import engine
 
 RANKS = 2
 STEPS = {"ranks": "starting", "allreduce": "mpi4jax allreduce inside jit", "window": "one-sided memory"}
@@ -31,14 +32,14 @@ def _environment() -> dict[str, str]:
     return {"JAX_PLATFORMS": "cpu", "NPROC": "1", **relaxed, **kept}
 
 
-def launch(command: list[str], seconds: float) -> tuple[str, str, bool]:
+def launch(command: list[str], seconds: float, **settings: str) -> tuple[str, str, bool]:
     """(stdout, stderr, in time?) of a command; ended with all its children after the deadline."""
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=_environment(),
+        env=_environment() | settings,
         start_new_session=True,  # so that the deadline reaches the ranks too
     )
     try:
@@ -132,4 +133,16 @@ def mpi(mpiexec: str | None, seconds: float) -> Check:
         stdout, stderr, in_time = launch(command, seconds)
     except OSError as error:
         return Check("MPI", BROKEN, f"{launcher} does not start: {error.strerror}", "Give --mpiexec PATH.")
-    return judge(launcher, stdout, stderr, in_time, seconds)
+    check = judge(launcher, stdout, stderr, in_time, seconds)
+    if check.status == OK and len(engine.visible_gpus()) >= RANKS:
+        return check._replace(finding=f"{check.finding}; {device_memory(command, seconds)}")
+    return check
+
+
+def device_memory(command: list[str], seconds: float) -> str:
+    """Which memory of GPUs MPI can send from. Ranks that try what it cannot do often crash."""
+    for value, what in (("1", "GPU-aware"), ("0", "by copies in host memory")):
+        stdout, _, _ = launch(command, seconds, JAX_PLATFORMS="cuda", MPI4JAX_USE_CUDA_MPI=value)
+        if any(result["step"] == "allreduce" and result["ok"] for result in parse(stdout)):
+            return f"messages from GPUs {what}: set MPI4JAX_USE_CUDA_MPI={value} with workflow.engine=mpi"
+    return "no messages from GPUs: leave workflow.engine at auto, which is jax there"

@@ -24,7 +24,7 @@ def describe(config: Config, run_dir: Path) -> str:
     """The parts as a table of two columns."""
     from jaxrl_hpc.runtime import machine
     from jaxrl_hpc.runtime.build import build
-    from jaxrl_hpc.runtime.memory import check_memory
+    from jaxrl_hpc.runtime.memory import check_memory, free_bytes
     from jaxrl_hpc.runtime.train import check_one_seed, lanes_of, make_runner
     from jaxrl_hpc.runtime.trainer import ChunkSchedule
 
@@ -55,11 +55,9 @@ def describe(config: Config, run_dir: Path) -> str:
         ("evaluations", _evaluations(config)),
     ]
     if flow.traceable:
-        needed, free = check_memory(config, runner), machine.available_memory()
-        rows += [
-            ("state", _state(runner)),
-            ("memory", f"about {size(needed)} at most, {size(free)} are free"),
-        ]
+        needed, free = check_memory(config, runner), free_bytes(flow.device)
+        left = "how much is free is unknown" if free is None else f"{size(free)} are free"
+        rows += [("state", _state(runner)), ("memory", f"about {size(needed)} at most, {left}")]
     else:
         rows.append(("memory", "depends on the ranks of the job: train checks it when they have joined"))
     rows += [("time", _time(config, run_dir.parent)), ("run directory", str(run_dir))]

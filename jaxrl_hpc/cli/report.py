@@ -130,8 +130,8 @@ def shipped(run: RunData) -> tuple[str, dict[str, Any]] | None:
         if parts != [run.agent, run.env] or any(":" in str(part) for part in parts):
             return None  # another config of that name, or code that a page must not run
         name_run(data, path)
-        from jaxrl_hpc.config.files import from_dict  # loads JAX
+        from jaxrl_hpc.config.files import settings_of
 
-        return name, flatten(from_dict(data).to_dict())
+        return name, flatten(settings_of(data).to_dict())
     except (UserError, AttributeError):
         return None

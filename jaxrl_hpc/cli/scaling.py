@@ -7,9 +7,11 @@ examples:
   jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2 --latency 1.3
   jaxrl-hpc scaling workflows/cartpole_impala --split 16
 
-Runs the config on every number of ranks and devices, in turns; measures collectives; fits compute time,
-latency and bandwidth; writes scaling.json and scaling.png. weak: each worker gets as much as the config
-says; strong: the config is divided. Ranks get a core each while there are enough. Nothing beyond this
+Runs the config on every number of ranks and devices and both engines, in turns, and beside them as many
+separate runs at once, one on each core; measures collectives; fits compute time, latency and bandwidth;
+writes scaling.json and scaling.png. Efficiency is counted against the separate runs, and against one alone.
+weak: each worker gets as much as the config says; strong: the config is divided. Ranks get a core each while
+there are enough. Nothing beyond this
 machine is measured: the table for more nodes is the model's, for the network given.
 
 --split RANKS measures what acting and learning cost (one process, a few seconds), and finds in a model of the
@@ -41,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as workflow.num_envs=96")
     parser.add_argument("--ranks", type=_numbers, default=[1, 2], help="such as 1,2,4 (default: 1,2)")
     parser.add_argument("--devices", type=_numbers, default=[1], help="per rank, such as 1,2 (default: 1)")
+    parser.add_argument(
+        "--engines",
+        type=lambda text: text.split(","),
+        default=["mpi", "jax"],
+        help="that connect ranks (default: mpi,jax)",
+    )
     parser.add_argument("--mode", choices=("weak", "strong"), default="weak")
     parser.add_argument("--seconds", type=float, default=3.0, help="of one measurement (default: 3)")
     parser.add_argument("--rounds", type=int, default=3, help="turns over all layouts (default: 3)")
@@ -71,9 +79,19 @@ def run(args: argparse.Namespace) -> int:
     launcher = args.mpiexec or find_mpiexec()
     if launcher is None and max(args.ranks) > 1:
         raise UserError("scaling: there is no mpiexec; jaxrl-hpc doctor says how to get one")
+    if not set(args.engines) <= {"mpi", "jax"}:
+        raise UserError(f"--engines: should be mpi, jax or both (it is {','.join(args.engines)})")
     network = NetworkModel(1e-6 * args.latency, 1e9 * args.bandwidth)
     request = study.Request(
-        config, args.ranks, args.devices, args.mode, args.seconds, args.rounds, launcher or "", network
+        config,
+        args.ranks,
+        args.devices,
+        args.mode,
+        args.seconds,
+        args.rounds,
+        launcher or "",
+        network,
+        args.engines,
     )
     results = study.collect(request, lambda text: print(text, file=sys.stderr))
     report = study.analyse(request, results) | {"config": config.to_dict()}

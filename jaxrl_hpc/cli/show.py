@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.cli.listing import summary_of
+    from jaxrl_hpc.config.files import mistakes_located, settings_of
     from jaxrl_hpc.config.sources import name_run, read_source
 
     saved = Path(args.config) / "config.yaml"
@@ -51,11 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if saved.is_file():
         check_trusted(saved.parent, data, args.trust)
     name_run(data, source)
-
-    from jaxrl_hpc.config.files import from_dict, mistakes_located  # loads JAX
-
     with mistakes_located(source, args.overrides):
-        config = from_dict(data)
+        config = settings_of(data)
     if args.json:
         print(json.dumps(config.to_dict()))
         return 0

@@ -76,12 +76,16 @@ def array_index(task: int | None, environment: Any = os.environ) -> int | None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from jaxrl_hpc.sweeps.spec import load_spec
+
+    spec = load_spec(
+        args.file, tuple(args.overrides), trust=args.trust
+    )  # mistakes are told before JAX is loaded
+
     from jaxrl_hpc.cli import sweep_text
     from jaxrl_hpc.sweeps.directory import SweepDirectory
     from jaxrl_hpc.sweeps.plan import make_plan
-    from jaxrl_hpc.sweeps.spec import load_spec
 
-    spec = load_spec(args.file, tuple(args.overrides), trust=args.trust)
     plan = make_plan(spec)
     directory = SweepDirectory.of(spec, args.dir, args.file)
     directory.trust = args.trust

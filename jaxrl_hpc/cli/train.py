@@ -72,10 +72,13 @@ def run(args: argparse.Namespace) -> int:
         if folder and not (automatic or args.dry_run or processes > 1):
             RunDirectory(folder).check_openable(args.resume, args.overwrite)  # refused before JAX is loaded
 
-        from jaxrl_hpc.config.files import from_dict, mistakes_located
+        from jaxrl_hpc.config.files import from_dict, mistakes_located, settings_of
+        from jaxrl_hpc.runtime.host import check_least_memory
 
         with mistakes_located(source, args.overrides):
-            config = from_dict(data)
+            settings = settings_of(data)
+        check_least_memory(settings)
+        config = from_dict(data)
         assert folder is not None  # else its name was refused
         if args.dry_run:
             from jaxrl_hpc.cli.dry_run import describe

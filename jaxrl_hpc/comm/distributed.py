@@ -34,7 +34,7 @@ from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.errors import UserError
 
 LEAST_HEARTBEAT, LONGEST_HEARTBEAT = 60, 7 * 86_400  # seconds
-OUTLIVE_SECONDS = 30  # how long the service outlives a process 0 that died: the others must be told first
+OUTLIVE_SECONDS = 15  # how long the service outlives a process 0 that died: the others must be told first
 SHUTDOWN_SECONDS = 60
 ATTEMPTS = 3  # a port that was free a moment ago may be taken
 NOISE = (b"[Gloo] Rank", b"connected peer ranks")  # in pieces where devices print at the same time
@@ -183,6 +183,7 @@ def _start_service(processes: int, heartbeat: int) -> int:
             [sys.executable, "-c", SERVICE, str(port), str(processes), str(heartbeat)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # else whoever reads our output would wait for the service to end
             text=True,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
         )

@@ -6,8 +6,9 @@ answer at once.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxrl_hpc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxrl_hpc.config.files import Config as Config
@@ -24,15 +25,9 @@ if TYPE_CHECKING:
     from jaxrl_hpc.read_files import parse_yaml as parse_yaml
     from jaxrl_hpc.read_files import read_yaml as read_yaml
 
-_PLACES = {
-    "config.files": ("Config", "from_dict", "json_schema", "load", "mistakes_located", "validate"),
-    "config.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put", "search_beside"),
-    "read_files": ("parse_yaml", "read_yaml"),
+_HOMES = {
+    "jaxrl_hpc.config.files": ("Config", "from_dict", "json_schema", "load", "mistakes_located", "validate"),
+    "jaxrl_hpc.config.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put", "search_beside"),
+    "jaxrl_hpc.read_files": ("parse_yaml", "read_yaml"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for place, names in _PLACES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"jaxrl_hpc.{place}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {name: home for home, names in _HOMES.items() for name in names})

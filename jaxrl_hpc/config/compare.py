@@ -53,3 +53,8 @@ def check_same_config(config: Config, saved: dict[str, Any]) -> None:
     changed = [d for d in differences(completed(saved), given) if d.split(" ")[0] not in free]
     if changed:
         raise UserError(_CHANGED.format("; ".join(changed)))
+    if config.replay is not None and from_dict(saved).workflow.cuts_windows != config.workflow.cuts_windows:
+        raise UserError(
+            "--resume: windows of the replay cross unrolls with workflow.actors = 1 only; leave it at "
+            f"{saved['workflow']['actors']}, or start a new run with another --run-dir"
+        )

@@ -10,21 +10,23 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from jaxrl_hpc.config.registry import SECTIONS, find
+from jaxrl_hpc.config.registry import SECTIONS, find, find_config
 from jaxrl_hpc.config.run import RunConfig
 from jaxrl_hpc.config.sources import name_run, nearest, read_source
-from jaxrl_hpc.envs import user_env
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay.sizes import ReplayConfig
 from jaxrl_hpc.schema import AgentConfig, ComponentConfig, Schema
 from jaxrl_hpc.user_code import NAME, check_same_module, folder_of, search_in
-from jaxrl_hpc.workflows.base import WorkflowConfig
+from jaxrl_hpc.workflows.config import WorkflowConfig
+
+ClassOf = Callable[[str, str], type[Schema]]  # section, name -> config class
 
 
 class Config(Schema):
@@ -96,6 +98,17 @@ def validate(section: str, cls: type[Schema], data: Any, problems: list[str]) ->
 
 def from_dict(data: Mapping[str, Any]) -> Config:
     """Validate plain data into a Config; every problem is reported, one sentence each."""
+    if "jax" not in sys.modules:
+        settings_of(data)  # mistakes are told before it is imported
+    return _from_dict(data, lambda section, name: find(section, name).config)
+
+
+def settings_of(data: Mapping[str, Any]) -> Config:
+    """The same without importing JAX, to look at: no run can be made of it (config/classes.py)."""
+    return _from_dict(data, find_config)
+
+
+def _from_dict(data: Mapping[str, Any], class_of: ClassOf) -> Config:
     if not isinstance(data, Mapping):
         raise UserError("a config needs the sections agent, env, workflow and run")
     problems: list[str] = []
@@ -126,15 +139,15 @@ def from_dict(data: Mapping[str, Any]) -> Config:
         try:
             if parts["run"] and re.match(NAME, str(content["name"])):
                 check_same_module(str(content["name"]), parts["run"].code_dirs, f"{section}.name")
-            component = find(section, str(content["name"]))
+            found = class_of(section, str(content["name"]))
         except UserError as error:
             problems.append(str(error))
             continue
-        parts[section] = validate(section, component.config, content, problems)
+        parts[section] = validate(section, found, content, problems)
     problems += wrong_in_run
     if problems:
         raise UserError("\n".join(problems))
-    return Config.model_construct(**completed(with_code_dirs(parts)))
+    return Config.model_construct(**completed(with_code_dirs(parts), class_of))
 
 
 def with_code_dirs(parts: dict[str, Any]) -> dict[str, Any]:
@@ -148,11 +161,11 @@ def with_code_dirs(parts: dict[str, Any]) -> dict[str, Any]:
     return parts | {"run": run.model_copy(update={"code_dirs": folders})}
 
 
-def completed(parts: dict[str, Any]) -> dict[str, Any]:
+def completed(parts: dict[str, Any], class_of: ClassOf) -> dict[str, Any]:
     """Sections with what suits the agent where the config leaves it open: the replay, steps of an unroll."""
     agent, flow = parts["agent"], parts["workflow"]
     if agent.suitable_replay and parts.get("replay") is None:
-        parts = parts | {"replay": find("replay", agent.suitable_replay).config()}
+        parts = parts | {"replay": class_of("replay", agent.suitable_replay)()}
     if flow.unroll_length == 0:
         steps = agent.suitable_unroll or flow.replay_unroll
         if flow.cuts_windows:
@@ -195,6 +208,8 @@ def _definition(cls: type[Schema], definitions: dict[str, Any]) -> dict[str, str
 
 def json_schema() -> dict[str, Any]:
     """A JSON schema of all configs, for editors."""
+    from jaxrl_hpc.envs import user_env
+
     definitions: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for section, components in SECTIONS.items():

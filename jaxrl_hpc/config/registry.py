@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import create_model
 
+from jaxrl_hpc.config.classes import config_class
 from jaxrl_hpc.config.sources import nearest as nearest
 from jaxrl_hpc.envs.names import FAMILIES
 from jaxrl_hpc.errors import UserError
@@ -51,6 +52,12 @@ class Components(Mapping[str, Component]):
         module = importlib.import_module(f"jaxrl_hpc.{place.module}")
         return Component(getattr(module, place.config), getattr(module, place.make))
 
+    def config(self, name: str) -> type[Schema]:
+        """Its settings alone, which need no JAX: a class to look at, not to make the component of."""
+        place = self.places[name]
+        found: type[Schema] = config_class(f"jaxrl_hpc.{place.module}", place.config)
+        return found
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)
 
@@ -67,6 +74,9 @@ AGENTS = Components(
         "ddpg": Place("agents.ddpg"),
         "dqn": Place("agents.dqn"),
         "dyna_q": Place("agents.dyna_q"),
+        "iql": Place("agents.iql"),
+        "mbpo": Place("agents.mbpo"),
+        "mbpo_td3": Place("agents.mbpo_td3"),
         "ppo": Place("agents.ppo"),
         "pqn": Place("agents.pqn"),
         "recurrent_dqn": Place("agents.recurrent_dqn"),
@@ -156,7 +166,7 @@ def _base_config(section: str) -> type[Schema]:
         "agent": ("schema", "AgentConfig"),
         "env": ("schema", "ComponentConfig"),
         "replay": ("replay.sizes", "ReplayConfig"),
-        "workflow": ("workflows.base", "WorkflowConfig"),
+        "workflow": ("workflows.config", "WorkflowConfig"),
     }
     module, name = names[section]
     base: type[Schema] = getattr(importlib.import_module(f"jaxrl_hpc.{module}"), name)
@@ -185,3 +195,13 @@ def find(section: str, name: str) -> Component:
     if name in added:
         return user_component(section, added[name], name)
     raise UserError(f"{section}.name: there is no {section} {name!r}{nearest(name, [*known, *added])}")
+
+
+def find_config(section: str, name: str) -> type[Schema]:
+    """The settings of the component that `section.name` means, without JAX if it is one of the package's."""
+    known = SECTIONS[section]
+    if name in known:
+        return known.config(name)
+    if section == "env" and re.match(NAME, name):
+        return USER_ENV.config("")
+    return find(section, name).config

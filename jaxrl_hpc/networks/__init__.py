@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxrl_hpc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxrl_hpc.networks.heads import QNetwork as QNetwork
@@ -12,20 +13,13 @@ if TYPE_CHECKING:
     from jaxrl_hpc.networks.torso import as_features as as_features
     from jaxrl_hpc.networks.torso import make_torso as make_torso
 
-_HOME = {
-    "QNetwork": "heads",
-    "MLP": "torso",
-    "NetworkConfig": "torso",
-    "as_features": "torso",
-    "make_torso": "torso",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "QNetwork": "jaxrl_hpc.networks.heads",
+        "MLP": "jaxrl_hpc.networks.torso",
+        "NetworkConfig": "jaxrl_hpc.networks.torso",
+        "as_features": "jaxrl_hpc.networks.torso",
+        "make_torso": "jaxrl_hpc.networks.torso",
+    },
+)

@@ -6,18 +6,20 @@ XLA's own gradients of convolutions are slow on CPUs, most of all inside loops: 
 for Atari games takes ten times as long as by what follows. A stride s that divides the kernel's side k turns
 images into blocks of s x s pixels; the kernel is then m x m blocks, m = k / s, and dW is one product of
 the blocks with m² shifted copies of dy. Other convolutions are patches times a matrix. On other devices
-strided ones are XLA's convolution. Parameters are those of `flax.linen.Conv`.
+strided ones are XLA's convolution. Parameters are those of `flax.linen.Conv`. In mixed precision (`dense.py`)
+all are patches times a matrix.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl_hpc.networks.dense import product
+from jaxrl_hpc.networks.dense import half_product, product
 from jaxrl_hpc.types import Array
 
 
@@ -27,6 +29,7 @@ class Convolution(nn.Module):
     filters: int
     kernel: int
     stride: int
+    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:  # [..., H, W, C] -> [..., H', W', filters]
@@ -34,7 +37,10 @@ class Convolution(nn.Module):
         kernel = self.param("kernel", nn.initializers.orthogonal(2**0.5), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.filters,))
         images = x.reshape(-1, *x.shape[-3:])
-        y = convolve(images, kernel, self.stride) + bias
+        if self.dtype == "bfloat16":
+            y = by_patches(images, kernel, self.stride, half_product) + bias
+        else:
+            y = convolve(images, kernel, self.stride) + bias
         return y.reshape(*x.shape[:-3], *y.shape[1:])
 
 
@@ -79,7 +85,9 @@ def by_xla(x: Array, kernel: Array, stride: int) -> Array:
     return y
 
 
-def by_patches(x: Array, kernel: Array, stride: int) -> Array:
+def by_patches(
+    x: Array, kernel: Array, stride: int, times: Callable[[Array, Array], Array] = product
+) -> Array:
     """Patches [N, H', W', k² C] times a matrix."""
     side, filters = kernel.shape[0], kernel.shape[-1]
     height, width = ((extent - side) // stride * stride + 1 for extent in x.shape[1:3])
@@ -87,7 +95,7 @@ def by_patches(x: Array, kernel: Array, stride: int) -> Array:
     patches = jnp.concatenate(
         [x[:, i : i + height : stride, j : j + width : stride] for i, j in shifts], axis=-1
     )
-    return product(patches, kernel.reshape(-1, filters))
+    return times(patches, kernel.reshape(-1, filters))
 
 
 def _kernel_gradient(x: Array, dy: Array, side: int, stride: int) -> Array:

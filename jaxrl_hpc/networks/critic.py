@@ -11,7 +11,7 @@ import chex
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxrl_hpc.networks.dense import Dense
+from jaxrl_hpc.networks.dense import Dense, hidden_dense
 from jaxrl_hpc.networks.torso import ACTIVATIONS, MLP, NetworkConfig, make_torso
 from jaxrl_hpc.types import Array, EnvSpec
 
@@ -33,7 +33,7 @@ class BatchNormMLP(nn.Module):
 
         x = norm(x)
         for width in self.config.hidden:
-            x = Dense(width, kernel_init=nn.initializers.orthogonal(2**0.5))(x)
+            x = hidden_dense(width, self.config.dtype)(x)
             x = norm(ACTIVATIONS[self.config.activation](x))
         return x
 
@@ -55,7 +55,7 @@ class Critic(nn.Module):
             x = BatchNormMLP(self.config)(x, train)
         else:
             network = self.config
-            x = MLP(network.hidden, network.activation, network.layer_norm, self.dropout)(x)
+            x = MLP(network.hidden, network.activation, network.layer_norm, self.dropout, network.dtype)(x)
         return Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(x)[..., 0]
 
 

@@ -2,7 +2,9 @@
 
 An MLP for vectors; for images with channels last convolutions and then an MLP. The default convolution
 is that of Young & Tian (2019) for MinAtar, 16 filters of 3 x 3; their one hidden layer of 128 units is
-`hidden: [128]`, as in the configs for MinAtar.
+`hidden: [128]`, as in the configs for MinAtar. For large images two stacks have names: `nature`, that of DQN
+(Mnih et al. 2015, usually with `hidden: [512]`), and `impala`, the deep residual one (Espeholt et al. 2018,
+`hidden: [256]`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import jax.numpy as jnp
 from pydantic import Field, model_validator
 
 from jaxrl_hpc.networks.convolution import Convolution
-from jaxrl_hpc.networks.dense import Dense
+from jaxrl_hpc.networks.dense import hidden_dense
 from jaxrl_hpc.schema import Schema, static
 from jaxrl_hpc.types import Array, EnvSpec
 
@@ -30,10 +32,17 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+IMAGE_TORSOS = ("cnn", "nature", "impala")
+IMPALA = (16, 32, 32)
+
+
 class NetworkConfig(Schema):
     """The network's body."""
 
-    torso: Literal["auto", "mlp", "cnn"] = static("auto", "auto: cnn for observations [H, W, C], else mlp")
+    torso: Literal["auto", "mlp", "cnn", "nature", "impala"] = static(
+        "auto",
+        "auto: cnn for observations [H, W, C], else mlp; nature, impala: the convolutions of these papers",
+    )
     hidden: tuple[Width, ...] = static(
         (64, 64), "widths of the hidden layers", min_length=1, max_length=1_000
     )
@@ -42,9 +51,17 @@ class NetworkConfig(Schema):
     kernel: Side | tuple[Side, ...] = static(3, "cnn: kernel side, of all convolutions or of each")
     stride: Side | tuple[Side, ...] = static(1, "cnn: stride, of all convolutions or of each")
     layer_norm: bool = static(False, "layer normalisation after each hidden layer")
+    dtype: Literal["float32", "bfloat16"] = static(
+        "float32", "operands of the hidden layers' products; parameters, sums and all else are float32"
+    )
 
     @model_validator(mode="after")
     def _one_each(self) -> NetworkConfig:
+        if self.torso in ("nature", "impala") and (self.filters, self.kernel, self.stride) != ((16,), 3, 1):
+            raise ValueError(
+                f"torso {self.torso!r} has filters, kernels and strides of its own; leave filters, kernel "
+                "and stride out, or set torso to cnn"
+            )
         for name in ("kernel", "stride"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != len(self.filters):
@@ -59,11 +76,12 @@ class MLP(nn.Module):
     activation: str = "relu"
     layer_norm: bool = False
     dropout: float = 0.0
+    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for width in self.hidden:
-            x = Dense(width, kernel_init=nn.initializers.orthogonal(2**0.5))(x)
+            x = hidden_dense(width, self.dtype)(x)
             if self.dropout:
                 x = nn.Dropout(self.dropout, deterministic=not self.has_rng("dropout"))(x)
             if self.layer_norm:
@@ -81,14 +99,46 @@ class CNN(nn.Module):
     hidden: Sequence[int]
     activation: str = "relu"
     layer_norm: bool = False
+    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for filters, kernel, stride in zip(self.filters, self.kernel, self.stride, strict=True):
-            x = Convolution(filters, kernel, stride)(x)
+            x = Convolution(filters, kernel, stride, self.dtype)(x)
             x = ACTIVATIONS[self.activation](x)
         x = x.reshape(*x.shape[:-3], -1)
-        return MLP(self.hidden, self.activation, self.layer_norm)(x)
+        return MLP(self.hidden, self.activation, self.layer_norm, dtype=self.dtype)(x)
+
+
+class ResidualCNN(nn.Module):
+    """Stages of a convolution, a pool that halves the sides, and two residual blocks; then an MLP."""
+
+    filters: Sequence[int]
+    hidden: Sequence[int]
+    activation: str = "relu"
+    layer_norm: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:  # [..., H, W, C]
+        activation = ACTIVATIONS[self.activation]
+
+        def convolve(x: Array, filters: int) -> Array:  # 3 x 3, sides stay
+            sides = [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)]
+            return Convolution(filters, 3, 1)(jnp.pad(x, sides))
+
+        for filters in self.filters:
+            x = halved(convolve(x, filters))
+            for _ in range(2):
+                x = x + convolve(activation(convolve(activation(x), filters)), filters)
+        x = activation(x)
+        return MLP(self.hidden, self.activation, self.layer_norm)(x.reshape(*x.shape[:-3], -1))
+
+
+def halved(x: Array) -> Array:
+    """Maxima of 3 x 3 at every second place: [..., H, W, C] -> [..., ceil(H / 2), ceil(W / 2), C]."""
+    lead = x.shape[:-3]
+    pooled: Array = nn.max_pool(x.reshape(-1, *x.shape[-3:]), (3, 3), (2, 2), "SAME")
+    return pooled.reshape(*lead, *pooled.shape[1:])
 
 
 def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) -> nn.Module:
@@ -97,11 +147,16 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
     kind = config.torso
     if kind == "auto":
         kind = "cnn" if rank == 3 else "mlp"
+    if kind == "nature":
+        return CNN((32, 64, 64), (8, 4, 3), (4, 2, 1), config.hidden, config.activation, config.layer_norm)
+    if kind == "impala":
+        return ResidualCNN(IMPALA, config.hidden, config.activation, config.layer_norm)
     if kind == "cnn":
         depth = len(config.filters)
         kernel, stride = (v if isinstance(v, tuple) else (v,) * depth for v in (config.kernel, config.stride))
-        return CNN(config.filters, kernel, stride, config.hidden, config.activation, config.layer_norm)
-    return MLP(config.hidden, config.activation, config.layer_norm)
+        sizes = config.filters, kernel, stride, config.hidden
+        return CNN(*sizes, config.activation, config.layer_norm, config.dtype)
+    return MLP(config.hidden, config.activation, config.layer_norm, dtype=config.dtype)
 
 
 def as_features(obs: Array, spec: EnvSpec, torso: str = "auto") -> Array:
@@ -111,6 +166,6 @@ def as_features(obs: Array, spec: EnvSpec, torso: str = "auto") -> Array:
         obs = obs.astype(jnp.float32) / 255.0
     else:
         obs = obs.astype(jnp.float32)
-    if torso == "cnn" or (torso == "auto" and rank == 3):
+    if torso in IMAGE_TORSOS or (torso == "auto" and rank == 3):
         return obs
     return obs.reshape(*obs.shape[: obs.ndim - rank], -1)

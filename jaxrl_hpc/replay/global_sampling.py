@@ -5,8 +5,9 @@ Every shard holds its own tree and rows. To draw a global batch of N:
 1. the masses (sums of priorities) of all S shards are gathered: S numbers (`mass`);
 2. every shard makes the same N draws from the same key, and `sum_tree.choose` with the masses as children
    tells for each draw its owner and the fraction that remains: the first step of a descent;
-3. each owner goes on in its own tree and puts its rows into a zero buffer of packed rows (`offer`); one
-   sum over the shards (of integers, so exact) gives all N windows to all shards (`assemble`);
+3. each owner goes on in its own tree and puts its rows into a zero buffer of packed rows (`offer`, for all
+   shards of a device at once); one sum over devices (of integers, so exact) gives all N windows to all
+   shards (`assemble`);
 4. shard s learns from draws s, s + S, …: every shard sees every part of a stratified sample. Weights are
    those of the global probabilities, normalised over the whole batch. New priorities of all N draws are
    made known to everyone, and every owner takes its own (`prioritise`).
@@ -48,18 +49,41 @@ def make(
         tree, total = lax.optimization_barrier((state.tree, sum_tree.total(shape, state.tree)))
         return dataclasses.replace(state, tree=tree), total
 
-    def offer(state: PrioritisedState, shard: Array, masses: Array, key: Array) -> Array:
-        number = sizes.batch_size * masses.shape[0]
-        words = sum_tree.draw(sum_tree.seed(key), number, stratified)
-        owner, words = split(masses, words)
+    def look_up(state: PrioritisedState, shard: Array, words: Array) -> Array:
+        """Rows [b, words] of draws [b, 2] within one shard."""
         index, weight = tree_op.find(state.tree, words)
-        data = storage.read(store, state.memory, index)  # [n, N]
+        data = storage.read(store, state.memory, index)  # [n, b]
         known = row_packing.pack(packing_of(data), data)[row_packing.LANE]
-        row = jnp.swapaxes(known, 0, 1).reshape(number, -1)  # [N, n * width]
-        place = (owner * sizes.capacity + index).astype(jnp.uint32)
+        row = jnp.swapaxes(known, 0, 1).reshape(words.shape[0], -1)  # [b, n * width]
+        place = (shard * sizes.capacity + index).astype(jnp.uint32)
         bits = lax.bitcast_convert_type(weight, jnp.uint32)
-        everything = jnp.concatenate([place[:, None], bits[:, None], row], axis=1)
-        return jnp.where((owner == shard)[:, None], everything, jnp.uint32(0))
+        return jnp.concatenate([place[:, None], bits[:, None], row], axis=1)
+
+    def offer(states: PrioritisedState, shards: Array, masses: Array, key: Array) -> Array:
+        number = sizes.batch_size * masses.shape[0]
+        owner, words = split(masses, sum_tree.draw(sum_tree.seed(key), number, stratified))
+        # A shard looks up its own draws only, a block at a time: one pass is enough unless it holds more
+        # than twice its share of the mass.
+        block = min(number, 2 * sizes.batch_size)
+        local = owner - shards[0]  # a device's shards follow each other
+        here = (local >= 0) & (local < shards.shape[0])
+        counts = jnp.cumsum(owner == shards[:, None], axis=1, dtype=jnp.int32)  # [L, N] own draws so far
+        local = jnp.where(here, local, 0)
+        place = counts[local, jnp.arange(number)] - 1  # of a draw among its owner's
+
+        def one_pass(turn: Array, rows: Array) -> Array:
+            wanted = turn * block + jnp.arange(1, block + 1, dtype=jnp.int32)
+            draws = jax.vmap(lambda c: jnp.searchsorted(c, wanted, method="scan_unrolled"))(counts)
+            mine = words.at[draws].get(mode="clip")  # [L, b, 2]
+            found = jax.vmap(look_up)(states, shards, mine)  # [L, b, words]
+            found = found.reshape(-1, found.shape[-1])
+            taken = found.at[local * block + place - turn * block].get(mode="clip")  # [N, words]
+            return jnp.where((here & (place // block == turn))[:, None], taken, rows)
+
+        width = jax.eval_shape(jax.vmap(look_up), states, shards, words[None, :1].repeat(len(shards), 0))
+        passes = -(-counts[:, -1].max() // block)
+        rows: Array = lax.fori_loop(0, passes, one_pass, jnp.zeros((number, width.shape[-1]), jnp.uint32))
+        return rows
 
     def assemble(state: PrioritisedState, words: Array, progress: Array) -> Batch:
         number = words.shape[0]

@@ -74,13 +74,17 @@ def start(config: Config, ranks: Ranks) -> None:
     if ranks.size == 1 or distributed.started():
         return
     resources = settle(config, ranks).workflow.resources()
-    if resources.engine != "jax":
-        return
+    if resources.engine == "jax":
+        connect(ranks, resources.deadline_seconds)
+
+
+def connect(ranks: Ranks, deadline: float = 0.0) -> None:
+    """Connect JAX's processes, each with the GPUs that belong to it."""
     own = own_gpus(visible_gpus(), ranks.local_rank, ranks.local_size, os.environ)
     if own is not None:
         for name in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
             jax.config.update(name, ",".join(map(str, own)))
-    distributed.start(ranks, resources.deadline_seconds)
+    distributed.start(ranks, deadline)
 
 
 def visible_gpus(

@@ -12,57 +12,21 @@ import platform
 from pathlib import Path
 
 import jax
-import psutil
 
 from jaxrl_hpc.comm import launch, polling, waiting
 from jaxrl_hpc.comm.ranks import Ranks, join, world
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.ops import threefry
 from jaxrl_hpc.runtime import engine
+from jaxrl_hpc.runtime.host import available_cores
 
 # Without fused multiply-add a product and a sum are rounded one by one, whichever way XLA fuses them; with it
 # programs for one and for several devices, which it fuses differently, would differ in last bits.
 ROUND_TWICE = "--xla_cpu_max_isa=AVX"
 # XLA's default is 256 bits; activations of PPO take a tenth less with 512 where the processor has them
 WIDE_VECTORS = "--xla_cpu_prefer_vector_width=512"
-CGROUPS = Path("/sys/fs/cgroup")
 # from about this width on a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
 WIDE_LAYER = 256
-
-
-def available_cores() -> int:
-    """Cores that this process may use: affinity, and the share that Slurm gave."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return min(cores, int(given)) if given.isdigit() and int(given) > 0 else cores
-
-
-def available_memory() -> int:
-    """Bytes that this process may still take: free memory, and the cgroup's limit if lower."""
-    free = psutil.virtual_memory().available
-    for path in memory_limit_files():
-        try:
-            limit = int(path.read_text())
-        except (OSError, ValueError):  # not there, or "max"
-            continue
-        free = min(free, limit - psutil.Process().memory_info().rss)
-    return free
-
-
-def memory_limit_files(groups: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> list[Path]:
-    """Of the control group that this process is in (Slurm makes one per job and step) and of all above it."""
-    try:
-        lines = groups.read_text().splitlines()
-    except OSError:
-        lines = []
-    found = []
-    for line in lines:
-        _, kinds, name = line.split(":", 2)
-        if kinds in ("", "memory"):  # version 2 and 1
-            base, file = (root, "memory.max") if not kinds else (root / "memory", "memory.limit_in_bytes")
-            inner = base / name.strip("/")
-            found += [folder / file for folder in (inner, *inner.parents) if folder.is_relative_to(base)]
-    return found
 
 
 def executors_for(config: Config, lanes: int) -> int:

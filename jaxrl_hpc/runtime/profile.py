@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.checkpoint.checkpointer import state_bytes
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import host
 from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.types import Array, PyTree, Workflow
 
@@ -27,7 +27,7 @@ def shares_of(runner: SeedRunner) -> dict[str, float]:
     state = runner.states[0]
     if runner.parts.env.external:  # a step taken to measure it would be missing from an episode
         return {}
-    if 3 * state_bytes(state) > machine.available_memory():
+    if 3 * state_bytes(state) > host.available_memory():
         return {}
     if runner.stacked:
         state = jax.tree.map(lambda x: x[0], state)

@@ -25,7 +25,7 @@ from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runtime.build import Hypers, Parts
-from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.runtime.host import available_cores
 from jaxrl_hpc.types import Array, Job, LearnerState, PyTree, Store
 
 TRAIN_STREAM, EVAL_STREAM = 0, 1

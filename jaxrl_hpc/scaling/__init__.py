@@ -6,8 +6,9 @@ The model of a job by itself, with `rl.scaling` as `scaling`:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxrl_hpc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxrl_hpc.scaling.costs import Costs as Costs
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
     from jaxrl_hpc.scaling.model import LatencyBandwidth as LatencyBandwidth
     from jaxrl_hpc.scaling.workflow_models import simulate as simulate
 
-_HOME = {"Costs": "costs", "JobPlan": "costs", "LatencyBandwidth": "model", "simulate": "workflow_models"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Costs": "jaxrl_hpc.scaling.costs",
+        "JobPlan": "jaxrl_hpc.scaling.costs",
+        "LatencyBandwidth": "jaxrl_hpc.scaling.model",
+        "simulate": "jaxrl_hpc.scaling.workflow_models",
+    },
+)

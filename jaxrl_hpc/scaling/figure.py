@@ -15,18 +15,13 @@ from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
 def table(report: dict[str, Any]) -> str:
     """Markdown: what was measured, and what is to be expected on more nodes."""
     lines = [
-        "| ranks × devices | ms per iteration | best chunk | predicted | of it communication | steps/s "
-        "| efficiency |",
-        "|---|---|---|---|---|---|---|",
+        "| ranks × devices | ms per iteration | separate runs side by side, ms | communication, ms "
+        "| waiting for the slowest, ms | unexplained, ms | core time, ms | steps/s | efficiency "
+        "| against one alone |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
-        note = "" if row["pinned"] else " (more workers than cores)"
-        lines.append(
-            f"| {row['ranks']} × {row['devices']}{note} | {row['milliseconds']:.3f} "
-            f"| {row.get('best_milliseconds', math.nan):.3f} | {row['predicted_milliseconds']:.3f} "
-            f"| {row['communication_milliseconds']:.3f} "
-            f"| {row['env_steps_per_second']:,.0f} | {100 * row['efficiency']:.0f} % |"
-        )
+        lines.append(f"| {label_of(row)} | " + " | ".join(_cells(row, report["mode"])) + " |")
     lines += [
         "",
         "| nodes | communication, ms | waiting for the slowest, ms | efficiency | with waiting |",
@@ -40,15 +35,39 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def label_of(row: dict[str, Any]) -> str:
+    engine = f", {row['engine']}" if row.get("engine") else ""
+    return f"{row['ranks']} × {row['devices']}{engine}" + (
+        "" if row["pinned"] else " (more workers than cores)"
+    )
+
+
+def _cells(row: dict[str, Any], mode: str) -> list[str]:
+    """Times of an iteration; what separate runs, messages and waiting do not explain is the rest."""
+    beside, waiting = row.get("beside_milliseconds"), row.get("waiting_milliseconds")
+    talk, time = row["communication_milliseconds"], row["milliseconds"]
+    workers = row["ranks"] * row["devices"]
+    cells = [f"{time:.3f}"]
+    if beside is None or waiting is None:
+        cells += ["", f"{talk:.3f}" if workers > 1 else "", "", ""]
+    else:
+        share = beside if mode == "weak" else beside / workers
+        waited = waiting if mode == "weak" else waiting / workers
+        cells += [f"{share:.3f}", f"{talk:.3f}", f"{waited:.3f}", f"{time - share - talk - waited:.3f}"]
+    cells += [f"{row.get('core_milliseconds', math.nan):.3f}", f"{row['env_steps_per_second']:,.0f}"]
+    against = row.get("efficiency_beside")
+    cells.append("" if against is None else f"{100 * against:.0f} %")
+    return [*cells, f"{100 * row['efficiency']:.0f} %"]
+
+
 def collectives_table(report: dict[str, Any]) -> str:
     """Markdown: an allreduce inside the compiled loop beside the library's own."""
     lines = ["| ranks | bytes | in the loop, µs | mpi4py, µs | ratio |", "|---|---|---|---|---|"]
     for ranks, both in report["collectives"].items():
         for size, inside in both["inside"].items():
-            raw = both["raw"][size]
-            lines.append(
-                f"| {ranks} | {int(size):,} | {1e6 * inside:.1f} | {1e6 * raw:.1f} | {inside / raw:.2f} |"
-            )
+            raw = both["raw"].get(size)
+            beside = f"{1e6 * raw:.1f} | {inside / raw:.2f}" if raw else " | "
+            lines.append(f"| {ranks} | {int(size):,} | {1e6 * inside:.1f} | {beside} |")
     return "\n".join(lines)
 
 
@@ -56,7 +75,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(11.0, 4.0), layout="constrained")
         left, middle, right = figure.subplots(1, 3)
-        labels = [f"{row['ranks']}×{row['devices']}" for row in report["rows"]]
+        labels = [f"{row['ranks']}×{row['devices']}\n{row.get('engine', '')}" for row in report["rows"]]
         places = range(len(labels))
         times = [row["milliseconds"] for row in report["rows"]]
         left.bar(places, times, color=color(0), label="measured")
@@ -71,8 +90,10 @@ def draw(report: dict[str, Any], path: Path) -> None:
         legend_under(left, 2)
         for index, (ranks, both) in enumerate(report["collectives"].items()):
             for name, style in (("inside", "o-"), ("raw", "s--")):
+                if not both[name]:
+                    continue
                 sizes = [int(size) for size in both[name]]
-                label = f"{ranks} ranks, {'in the loop' if name == 'inside' else 'mpi4py'}"
+                label = f"{ranks}, {'in the loop' if name == 'inside' else 'mpi4py'}"
                 middle.loglog(
                     sizes, [1e6 * t for t in both[name].values()], style, color=color(index), label=label
                 )

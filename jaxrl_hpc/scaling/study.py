@@ -1,5 +1,8 @@
 """Runs a config on several numbers of ranks and devices, and puts the model beside what was measured.
 
+Two baselines: one worker alone, and as many workers side by side that know nothing of each other, one on each
+core. Cores share caches, memory and power, so what is lost against the second is what working together costs.
+
 weak: every worker (a device of a rank) gets as many shards, environment copies, samples and as much replay
 as the config says for the whole run; the time of an iteration should stay the same. strong: the config is
 divided among the workers; the time of an iteration should fall.
@@ -7,10 +10,13 @@ divided among the workers; the time of an iteration should fall.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +25,7 @@ import numpy as np
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.bench.interleave import machine_facts
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.runtime.host import available_cores
 from jaxrl_hpc.scaling import model
 
 NODES = (1, 2, 4, 16, 128, 1024)
@@ -42,6 +48,32 @@ class Request(NamedTuple):
     rounds: int
     launcher: str  # mpiexec
     network: model.NetworkModel
+    engines: Sequence[str] = ("mpi",)
+
+
+class JobLayout(NamedTuple):
+    """One way to run the config."""
+
+    engine: str  # "" with one process
+    ranks: int
+    devices: int
+
+    @property
+    def workers(self) -> int:
+        return self.ranks * self.devices
+
+    def describe(self) -> str:
+        return f"{self.ranks} ranks × {self.devices} devices" + (f", {self.engine}" if self.engine else "")
+
+
+def layouts_of(request: Request) -> list[JobLayout]:
+    """All that were asked for, one worker alone first; several devices per process are JAX's alone."""
+    found = [JobLayout("", 1, 1)]
+    for devices in request.devices:
+        for ranks in request.ranks:
+            engines = [""] if ranks == 1 else [e for e in request.engines if e == "jax" or devices == 1]
+            found += [JobLayout(engine, ranks, devices) for engine in engines]
+    return list(dict.fromkeys(found))
 
 
 def config_for(config: configs.Config, mode: str, ranks: int, devices: int) -> dict[str, Any]:
@@ -57,51 +89,119 @@ def config_for(config: configs.Config, mode: str, ranks: int, devices: int) -> d
     return data
 
 
-def measure(request: Request, ranks: int, devices: int, collectives: bool) -> dict[str, Any]:
+def worker_command(task: dict[str, Any]) -> list[str]:
+    return [sys.executable, "-m", "jaxrl_hpc.scaling.worker", json.dumps(task)]
+
+
+def environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k not in ("NPROC", "XLA_FLAGS")}
+
+
+def measure(request: Request, layout: JobLayout, collectives: bool) -> dict[str, Any]:
     """One job; its rank 0's report."""
-    task = {
-        "config": config_for(request.config, request.mode, ranks, devices),
-        "seconds": request.seconds,
-        "collectives": collectives,
-    }
-    pinned = ranks * devices <= available_cores()
-    launcher = [
-        request.launcher,
-        "-n",
-        str(ranks),
-        *(["-bind-to", "core"] if pinned and devices == 1 else []),
-    ]
-    command = [sys.executable, "-m", "jaxrl_hpc.scaling.worker", json.dumps(task)]
-    if ranks > 1:
-        command = [*launcher, *command]
-    elif pinned and devices == 1:
+    config = config_for(request.config, request.mode, layout.ranks, layout.devices)
+    if layout.engine:
+        config["workflow"]["engine"] = layout.engine
+    command = worker_command({"config": config, "seconds": request.seconds, "collectives": collectives})
+    pinned = layout.workers <= available_cores()
+    if layout.ranks > 1:
+        bound = ["-bind-to", "core"] if pinned and layout.devices == 1 else []
+        command = [request.launcher, "-n", str(layout.ranks), *bound, *command]
+    elif pinned and layout.devices == 1:
         command = ["taskset", "-c", "0", *command]
-    environment = {k: v for k, v in os.environ.items() if k not in ("NPROC", "XLA_FLAGS")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        reason = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        raise UserError(f"{ranks} ranks × {devices} devices: the measurement failed: {reason}")
-    return json.loads(lines[-1]) | {"ranks": ranks, "devices": devices, "pinned": pinned}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
+    return report_of(layout.describe(), done.returncode, done.stdout, done.stderr) | {
+        **layout._asdict(),
+        "pinned": pinned,
+    }
+
+
+def report_of(what: str, status: int, stdout: str, stderr: str) -> dict[str, Any]:
+    lines = [line for line in stdout.splitlines() if line.startswith("{")]
+    if status or not lines:
+        reason = (stderr.strip() or stdout.strip() or "no output").splitlines()[-1]
+        raise UserError(f"{what}: the measurement failed: {reason}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def measure_side_by_side(request: Request, workers: int, iterations: int) -> list[dict[str, Any]]:
+    """One worker's run on each of so many cores at the same time, in chunks of so many iterations."""
+    config = config_for(request.config, request.mode, 1, 1)
+    task = {"config": config, "seconds": request.seconds, "collectives": False, "wait": True}
+    processes = [
+        subprocess.Popen(
+            ["taskset", "-c", str(core), *worker_command(task)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        for core in sorted(os.sched_getaffinity(0))[:workers]
+    ]
+
+    def end() -> None:
+        for process in processes:
+            process.kill()
+
+    late = threading.Timer(DEADLINE, end)
+    late.start()
+    try:
+        for process in processes:  # all have compiled before one begins
+            assert process.stdout is not None
+            while (line := process.stdout.readline()) and line.strip() != "ready":
+                pass
+        for process in processes:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # its output says why
+                process.stdin.write(f"{iterations}\n")
+                process.stdin.flush()
+        texts = [process.communicate() for process in processes]
+    finally:
+        late.cancel()
+        end()
+    what = f"{workers} runs side by side"
+    return [report_of(what, p.returncode, *text) for p, text in zip(processes, texts, strict=True)]
+
+
+def waiting_of(runs: Sequence[dict[str, Any]]) -> float:
+    """Seconds that an iteration would wait for the slowest of these workers, were they to meet after each.
+
+    The mean of (slowest - mean) over short chunks at the same time; delays of single iterations within a
+    chunk are taken to be independent.
+    """
+    times = np.array([run["short"]["seconds"] for run in runs])  # [workers, chunks]
+    each = float((times.max(axis=0) - times.mean(axis=0)).mean())
+    return each * float(np.sqrt(runs[0]["short"]["iterations"]))
 
 
 def collect(request: Request, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """All layouts in turns, so that a change of the machine's mood hits all of them."""
-    shards: int = request.config.workflow.shards  # type: ignore[attr-defined]
-    layouts = [(r, d) for d in request.devices for r in request.ranks]
-    if (1, 1) not in layouts:
-        layouts = [(1, 1), *layouts]  # what all others are compared with
+    shards = request.config.workflow.resources().shards
+    layouts = layouts_of(request)
     if request.mode == "strong":
-        wrong = [f"{r} × {d}" for r, d in layouts if shards % (r * d)]
+        wrong = dict.fromkeys(f"{each.ranks} × {each.devices}" for each in layouts if shards % each.workers)
         if wrong:
             raise UserError(f"workflow.shards is {shards}, which {', '.join(wrong)} workers do not divide")
-    found: dict[tuple[int, int], dict[str, Any]] = {}
+    found: dict[JobLayout, dict[str, Any]] = {}
+    beside: dict[int, dict[str, Any]] = {}
     for turn in range(request.rounds):
-        for ranks, devices in layouts:
-            say(f"round {turn + 1} of {request.rounds}: {ranks} ranks × {devices} devices")
-            result = measure(request, ranks, devices, collectives=turn == 0 and devices == 1)
-            before = found.setdefault((ranks, devices), result | {"seconds": []})
+        for layout in layouts:
+            say(f"round {turn + 1} of {request.rounds}: {layout.describe()}")
+            result = measure(request, layout, collectives=turn == 0)
+            before = found.setdefault(layout, result | {"seconds": [], "core_seconds": []})
             before["seconds"] = before["seconds"] + result["seconds"]
+            before["core_seconds"] = [*before["core_seconds"], result["core_seconds"]]
+        iterations = found[layouts[0]]["iterations"]
+        for workers in sorted({each.workers for each in layouts if 1 < each.workers <= available_cores()}):
+            say(f"round {turn + 1} of {request.rounds}: {workers} separate runs side by side")
+            runs = measure_side_by_side(request, workers, iterations)
+            entry = beside.setdefault(workers, {"seconds": [], "waiting": []})
+            entry["seconds"] += [time for run in runs for time in run["seconds"]]
+            entry["waiting"].append(waiting_of(runs))
+    for result in found.values():
+        result["beside"] = beside.get(result["ranks"] * result["devices"])
     return list(found.values())
 
 
@@ -110,14 +210,21 @@ def analyse(request: Request, results: Sequence[dict[str, Any]]) -> dict[str, An
     flow: Any = request.config.workflow
     alone = next(r for r in results if r["ranks"] == r["devices"] == 1)
     compute = float(np.median(alone["seconds"]))
-    sigma = model.jitter(alone["seconds"], alone["iterations"])
-    lines = {r["ranks"]: model.fit(r["inside"]) for r in results if "inside" in r}
+    lines = {name_of(r): model.fit(r["inside"]) for r in results if "inside" in r}
+    pairs = [r["beside"]["waiting"] for r in results if r.get("beside")]
+    # of two workers with normal delays the slower one is late by sigma / sqrt(pi) on average
+    sigma = (
+        float(np.median(pairs[0])) * math.sqrt(math.pi)
+        if pairs
+        else model.jitter(alone["seconds"], alone["iterations"])
+    )
     rows = []
     for result in results:
         workers = result["ranks"] * result["devices"]
         turns = max(1.0, workers / available_cores())
         share = compute if request.mode == "weak" else compute / workers
-        line = lines.get(result["ranks"])
+        line = lines.get(name_of(result))
+        beside = result.get("beside")
         factor = workers if request.mode == "weak" else 1
         talk = 0.0
         if line:
@@ -125,8 +232,17 @@ def analyse(request: Request, results: Sequence[dict[str, Any]]) -> dict[str, An
         seconds = float(np.median(result["seconds"]))
         speedup = alone["steps_per_iteration"] / compute
         rate = result["steps_per_iteration"] / seconds
+        side = {}
+        if beside:
+            apart = float(np.median(beside["seconds"]))  # of one of the runs
+            side = {
+                "beside_milliseconds": 1e3 * apart,
+                "waiting_milliseconds": 1e3 * float(np.median(beside["waiting"])),
+                "efficiency_beside": rate / (workers * alone["steps_per_iteration"] / apart),
+            }
         rows.append(
             {
+                "engine": result.get("engine", ""),
                 "ranks": result["ranks"],
                 "devices": result["devices"],
                 "pinned": result["pinned"],
@@ -136,6 +252,8 @@ def analyse(request: Request, results: Sequence[dict[str, Any]]) -> dict[str, An
                 "env_steps_per_second": rate,
                 "efficiency": rate / speedup / min(workers, available_cores()),
                 "best_milliseconds": 1e3 * min(result["seconds"]),  # the chunk that was disturbed least
+                "core_milliseconds": 1e3 * float(np.median(result.get("core_seconds", [math.nan]))),
+                **side,
             }
         )
     report: dict[str, Any] = {
@@ -146,14 +264,19 @@ def analyse(request: Request, results: Sequence[dict[str, Any]]) -> dict[str, An
         "messages": alone["messages"],
         "rows": rows,
         "collectives": {
-            str(r["ranks"]): {"inside": r["inside"], "raw": r["raw"]} for r in results if "inside" in r
+            name_of(r): {"inside": r["inside"], "raw": r.get("raw", {})} for r in results if "inside" in r
         },
-        "lines": {str(ranks): line._asdict() for ranks, line in lines.items()},
+        "lines": {name: line._asdict() for name, line in lines.items()},
         "network": request.network._asdict(),
     }
-    overhead = lines[min(lines)].latency if lines else 0.0
+    overhead = next(iter(lines.values())).latency if lines else 0.0
     report["extrapolation"] = extrapolate(request, alone["messages"], compute, sigma, overhead)
     return report
+
+
+def name_of(result: dict[str, Any]) -> str:
+    """Of a layout, in tables of collectives."""
+    return f"{result['ranks']} × {result['devices']} {result.get('engine', '')}".strip()
 
 
 def extrapolate(

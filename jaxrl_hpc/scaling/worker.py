@@ -1,9 +1,10 @@
-"""What every rank of a scaling measurement runs; rank 0 prints one JSON object.
+"""What every process of a scaling measurement runs; the first of a job prints one JSON object.
 
     mpiexec -n N python -m jaxrl_hpc.scaling.worker '{"config": …, "seconds": 2.0}'
 
-Times chunks of iterations, then collectives alone: inside a compiled loop (mpi4jax, as the workflow uses
-them) and by the MPI library itself (mpi4py, in place).
+Times chunks of iterations, then collectives alone: inside a compiled loop, as the workflow's engine does
+them, and by the MPI library itself (mpi4py, in place). With "wait": a run of its own that prints `ready` and
+starts at a line on stdin, so that several can be measured side by side.
 """
 
 from __future__ import annotations
@@ -14,57 +15,81 @@ import time
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc import config as configs
+from jaxrl_hpc.comm.collectives import Collectives
+from jaxrl_hpc.comm.distributed import gloo_lines_hidden
 from jaxrl_hpc.comm.ranks import Ranks, world
 from jaxrl_hpc.runtime import machine
 from jaxrl_hpc.runtime.build import build
 from jaxrl_hpc.runtime.train import lanes_of, make_runner
+from jaxrl_hpc.workflows.sharded.execution import SAME, placed
 from jaxrl_hpc.workflows.sharded.workflow import Sharded
 
 SIZES = (8, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)  # bytes of an allreduce
 CHUNKS = 12  # that one measurement is divided into
+SHORT_SECONDS, SHORT_CHUNKS = 2e-3, 200  # chunks about as short as the time between two collectives
 
 
-def time_iterations(runner: Any, ranks: Ranks, seconds: float) -> dict[str, Any]:
-    """Seconds of an iteration, chunk by chunk, the same number of iterations on all ranks."""
-    runner.metrics_per_lane(runner.step(2))  # the host-driven layout compiles here
+def time_iterations(runner: Any, ranks: Ranks, seconds: float, wait: bool) -> dict[str, Any]:
+    """Seconds of an iteration, chunk by chunk, the same number of iterations on all ranks; and of a core."""
+    runner.metrics_per_lane(runner.step(2))
     start = time.perf_counter()
     runner.metrics_per_lane(runner.step(2))
     one = (time.perf_counter() - start) / 2
     count = ranks.share(max(1, int(seconds / CHUNKS / one)))
+    if wait:
+        print("ready", flush=True)
+        count = int(sys.stdin.readline())
     times = []
+    busy = time.process_time()
     for _ in range(CHUNKS):
         ranks.barrier()
+        start = time.perf_counter()
+        runner.metrics_per_lane(runner.step(count))
+        times.append((time.perf_counter() - start) / count)
+    busy = (time.process_time() - busy) / CHUNKS / count
+    found = {"iterations": count, "seconds": times, "core_seconds": float(ranks.add(np.array([busy]))[0])}
+    if wait:
+        found["short"] = time_short_chunks(runner, max(1, round(SHORT_SECONDS / float(np.median(times)))))
+    return found
+
+
+def time_short_chunks(runner: Any, count: int) -> dict[str, Any]:
+    """How much a worker's speed varies from one moment to the next, without waiting for any other."""
+    times = []
+    for _ in range(SHORT_CHUNKS):
         start = time.perf_counter()
         runner.metrics_per_lane(runner.step(count))
         times.append((time.perf_counter() - start) / count)
     return {"iterations": count, "seconds": times}
 
 
-def time_inside(ranks: Ranks, size: int) -> float:
-    """Seconds of an allreduce inside a compiled loop."""
-    import mpi4jax
-    from mpi4py import MPI
-
+def time_inside(flow: Sharded, ranks: Ranks, size: int) -> float:
+    """Seconds of an allreduce inside a compiled loop, by the engine of the workflow."""
     count = int(np.clip(2e7 / (size + 2e4), 20, 1000))
+    layout = flow.layout
+    workers = layout.ranks * len(layout.devices)
+    collectives = Collectives(layout, flow.collectives.comm, False)
 
-    @jax.jit
     def loop(x: jax.Array) -> jax.Array:
         def body(_: Any, x: jax.Array) -> jax.Array:
-            return mpi4jax.allreduce(x, op=MPI.SUM, comm=ranks.programs) * np.float32(1 / ranks.size)
+            total: jax.Array = collectives("add", x[None])
+            return total * np.float32(1 / workers)
 
         return jax.lax.fori_loop(0, count, body, x)
 
-    vector = jnp.ones(max(1, size // 4), jnp.float32)
-    jax.block_until_ready(loop(vector))
+    program = placed(layout, loop, SAME, SAME)
+    vector = layout.place(np.ones(max(1, size // 4), np.float32))
+    program.compile(vector)
+    ranks.barrier()
+    jax.block_until_ready(program(vector))
     times = []
     for _ in range(5):
         ranks.barrier()
         start = time.perf_counter()
-        jax.block_until_ready(loop(vector))
+        jax.block_until_ready(program(vector))
         times.append((time.perf_counter() - start) / count)
     return float(np.median(times))
 
@@ -95,16 +120,19 @@ def main() -> None:
         parts = build(config)
         runner = make_runner(config, parts, lanes_of(config))
         runner.initialise()
-        _, messages = cast(Sharded, parts.workflow).dry_run(runner.states[0])
+        flow = cast(Sharded, parts.workflow)
+        _, messages = flow.dry_run(runner.states[0])
         result: dict[str, Any] = {
             "place": runner.describe(),
             "steps_per_iteration": parts.workflow.steps_per_iteration,
             "messages": [message._asdict() for message in messages],
-            **time_iterations(runner, ranks, request["seconds"]),
+            **time_iterations(runner, ranks, request["seconds"], request.get("wait", False)),
         }
-        if ranks.size > 1 and request["collectives"]:
-            result["inside"] = {str(size): time_inside(ranks, size) for size in SIZES}
-            result["raw"] = {str(size): time_raw(ranks, size) for size in SIZES}
+        if flow.layout.ranks * len(flow.layout.devices) > 1 and request["collectives"]:
+            with gloo_lines_hidden():
+                result["inside"] = {str(size): time_inside(flow, ranks, size) for size in SIZES}
+            if ranks.comm is not None:
+                result["raw"] = {str(size): time_raw(ranks, size) for size in SIZES}
         if ranks.first:
             print("\n" + json.dumps(result), flush=True)
         ranks.barrier()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jaxrl_hpc.runtime.machine import available_cores
+from jaxrl_hpc.runtime.host import available_cores
 from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.train import EXIT_SAVED
 from jaxrl_hpc.sweeps.directory import SweepDirectory

@@ -31,7 +31,8 @@ from jaxrl_hpc.types import (
     Workflow,
 )
 from jaxrl_hpc.workflows import update as learning
-from jaxrl_hpc.workflows.base import TraceableWorkflow, WorkflowConfig
+from jaxrl_hpc.workflows.base import TraceableWorkflow
+from jaxrl_hpc.workflows.config import WorkflowConfig
 
 
 class Config(WorkflowConfig):

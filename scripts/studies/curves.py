@@ -8,7 +8,7 @@ A study stores what its figure shows: of every entry the final and earlier evalu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,14 @@ CURVES = ROOT / "docs" / "data" / "curves"
 RESULTS = ROOT / "docs" / "results"
 
 
-def store(study: str, script: str, runs: Iterable[RunData], metric: str = "eval_return") -> None:
+def store(
+    study: str,
+    script: str,
+    runs: Iterable[RunData],
+    metric: str = "eval_return",
+    keep: Collection[str] = (),
+) -> None:
+    """`keep`: names of runs whose stored curves stay if they are not among `runs`."""
     entries = []
     for run in runs:
         seeds = [
@@ -33,9 +40,19 @@ def store(study: str, script: str, runs: Iterable[RunData], metric: str = "eval_
             for one in run.seed_curves("eval", metric)
         ]
         entries.append({"name": run.name, "env": run.env, "agent": run.agent, "seeds": seeds})
+    path, new = CURVES / f"{study}.json", {entry["name"] for entry in entries}
+    if keep and path.exists():
+        stored = json.loads(path.read_text())["runs"]
+        entries += [entry for entry in stored if entry["name"] in keep and entry["name"] not in new]
     CURVES.mkdir(parents=True, exist_ok=True)
     content = {"script": script, "metric": metric, "runs": entries}
-    (CURVES / f"{study}.json").write_text(json.dumps(content, separators=(",", ":")) + "\n")
+    path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+
+
+def stored_names(study: str) -> set[str]:
+    """Of runs whose curves are stored."""
+    path = CURVES / f"{study}.json"
+    return {run["name"] for run in json.loads(path.read_text())["runs"]} if path.exists() else set()
 
 
 def load(study: str) -> tuple[list[RunData], str]:

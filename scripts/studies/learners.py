@@ -8,7 +8,7 @@
 
 One cell at a time; each is a job of its own whose result goes into docs/data/learners.json at once, so that a
 study can be stopped at any time and goes on where it stopped. The load of the machine before a cell stands in
-its record; `--calm LOAD` waits until the load is below.
+its record; `--calm LOAD` waits until the load is below, and measures cells anew whose load was above.
 
 Settings, fixed before measuring: A2C with V-trace on CartPole, 8 copies per rank that acts, unrolls of 16
 steps, one unroll per learner and iteration, so that every environment step is learned from once whatever the
@@ -42,7 +42,7 @@ from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.runtime.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "docs" / "data" / "learners.json"
+DATA, COSTS = (ROOT / "docs" / "data" / f"{name}.json" for name in ("learners", "workflows"))
 COPIES, LENGTH, STEP = 8, 16, 0.002
 TAIL = 1.5  # shape of the Pareto law: a mean, no variance
 CENTRAL = ("parameter_server", "gossip")  # every worker acts and learns
@@ -117,7 +117,7 @@ def solve() -> Iterator[Cell]:
 
 def exabooster() -> Iterator[Cell]:
     for seed, shape, workflow in itertools.product(range(3), ((1, 8), (8, 8)), ("async", "rma_queue")):
-        yield Cell("solve", workflow, *shape, 0.005, env="ExaBooster-v0", seed=seed, steps=250_000)
+        yield Cell("solve", workflow, *shape, 0.005, env="ExaBooster-v0", seed=seed, steps=500_000)
 
 
 def convergence() -> Iterator[Cell]:
@@ -153,7 +153,7 @@ def config_of(cell: Cell, seconds: float) -> configs.Config:
     limits = [(cell.actors or cell.learners) * COPIES / STEP]
     limits += [cell.learners * COPIES * LENGTH / cell.update] if cell.update else []
     steps = cell.steps or int(2 * seconds * min(limits))
-    every = max(per_iteration, int(min(limits)) if not cell.steps else 6_400)
+    every = max(per_iteration, int(min(limits) / 4) if not cell.steps else 6_400)
     run = [
         f"seed={cell.seed}", f"step_seconds={cell.step}", f"step_tail={cell.tail}",
         f"update_seconds={update}", f"total_env_steps={steps}", f"log_every={every}",
@@ -187,6 +187,8 @@ def on_ranks(cell: Cell, seconds: float, folder: Path) -> None:
 def facts(cell: Cell, folder: Path) -> dict[str, Any]:
     table = read_metrics(folder).to_pylist()
     rows = [row for row in table if row["kind"] == "train"]
+    if len(rows) < 3:
+        raise SystemExit(f"{cell.name}: {len(rows)} row(s) of metrics; give it more --seconds")
     begin = max(1, len(rows) // 5)
     first, last, late = rows[begin - 1], rows[-1], rows[begin:]
     elapsed = last["wall_seconds"] - first["wall_seconds"]
@@ -230,7 +232,8 @@ def known() -> dict[str, Any]:
 def run(options: argparse.Namespace) -> None:
     for group in options.groups:
         for cell in GROUPS[group]():
-            if cell.name in known()["cells"] or options.match not in cell.name:
+            before = known()["cells"].get(cell.name)
+            if options.match not in cell.name or (before and before["load_before"] <= options.calm):
                 continue
             while os.getloadavg()[0] > options.calm:
                 time.sleep(20)
@@ -258,7 +261,7 @@ def main() -> None:
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}")
     parser.add_argument("--match", default="", help="only cells whose name has this in it")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a speed cell")
-    parser.add_argument("--calm", type=float, default=float("inf"), help="wait for a load below this")
+    parser.add_argument("--calm", type=float, default=float("inf"), help="wait for a load of at most this")
     options = parser.parse_args()
     if unknown := set(options.groups) - set(GROUPS):
         parser.error(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
@@ -272,7 +275,9 @@ def main() -> None:
     else:
         from learners_page import write  # beside this file
 
-        write(known())
+        data = known()
+        data["costs"] = json.loads(COSTS.read_text())["costs"]  # of the pieces alone, measured there
+        write(data)
 
 
 if __name__ == "__main__":

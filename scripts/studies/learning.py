@@ -25,6 +25,7 @@ import readme
 import tuning
 from command_line import Entry, run
 from comparison import Comparison
+from kept_rows import kept_rows
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from tuning import Tuning
@@ -50,6 +51,9 @@ class Study(NamedTuple):
     references: tuple[tuple[str, str, bool], ...] = ()  # label, rule of ExaBooster, bound to its actions?
     comparisons: tuple[Comparison, ...] = ()
     tunings: tuple[Tuning, ...] = ()
+    prepare: tuple[
+        tuple[str, ...], ...
+    ] = ()  # commands that make what entries learn from, as a run or a file
     earlier: str = ""  # runs that were made and seen before those of the page, and how they came out
 
     @property
@@ -77,6 +81,7 @@ RECURRENT_CARTPOLE = (
     "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
     "run.eval_every=5_000",
 )  # fmt: skip
+RECURRENT_CHAIN = ("run.total_env_steps=20_000", "run.eval_every=1_000")
 A2C_BEFORE = (
     "agent.gamma=0.95", "agent.gae_lambda=0.95", "workflow.num_envs=16", "workflow.unroll_length=16",
     "agent.learning_rate=1e-3",
@@ -93,6 +98,20 @@ MINATAR_DQN = (
     "run.total_env_steps=2_000_000", "agent.batch_size=32", "workflow.updates_per_iteration=1",
     "run.eval_every=200_000",
 )  # fmt: skip
+
+PENDULUM_AS_MBPO = (  # pendulum_mbpo's settings for pendulum_sac: what is left is the model and planning
+    "agent.random_fraction=0.0", "replay.min_size=200", "workflow.num_envs=1",
+    "workflow.updates_per_iteration=20", "run.total_env_steps=2_000", "run.log_every=250",
+    "run.eval_every=250",
+)  # fmt: skip
+EXABOOSTER_AS_MBPO = (  # the same for ExaBooster
+    "agent.random_fraction=0.0", "replay.capacity=65_536", "replay.min_size=4_000",
+    "workflow.updates_per_iteration=12", "run.total_env_steps=48_000", "run.log_every=4_000",
+    "run.eval_every=8_000",
+)  # fmt: skip
+EXABOOSTER_144K = ("run.total_env_steps=144_000", "run.eval_every=16_000")
+PENDULUM_DATA = ("workflow.dataset=runs/studies/pendulum_offline/data.parquet",)
+EXABOOSTER_DATA = ("workflow.dataset=runs/studies/exabooster_offline/data.parquet",)
 
 STUDIES = {
     "cartpole": Study(
@@ -186,6 +205,79 @@ STUDIES = {
         "SAC on Pendulum-v1, 20k steps",
         "One update per step. Settings were tried once, on seeds 1000 to 1003, and left as they were.",
         (Entry("sac", "pendulum_sac", 8, -160),),
+    ),
+    "pendulum_mbpo": Study(
+        "MBPO on Pendulum-v1: real steps saved by a learned model",
+        "The goal is SAC's -160 with a third of its real steps, 1.67k of 5k ([SAC](pendulum_sac.md)). MBPO "
+        "makes 20 updates per step, 16 of them simulated. Its control sac_20_updates has the same data, "
+        "copies, networks and as many updates, all of them real.",
+        (
+            Entry("mbpo", "pendulum_mbpo", 8, -160),
+            Entry("sac_20_updates", "pendulum_sac", 8, -160, PENDULUM_AS_MBPO),
+        ),
+        comparisons=(Comparison("mbpo", "sac_20_updates", "the model, at equally many updates"),),
+    ),
+    "exabooster_mbpo": Study(
+        "MBPO on ExaBoosterContinuous-v0: real steps saved by a learned model",
+        "Improvement over the regulator. The goal is SAC's score with a third of its real steps: sac has "
+        "144k steps, mbpo and its control 48k. The control sac_12_updates has mbpo's data, copies, networks "
+        "and as many updates, all of them real.",
+        (
+            Entry("mbpo", "exabooster_continuous_mbpo", 8),
+            Entry("sac_12_updates", "exabooster_continuous_sac", 8, None, EXABOOSTER_AS_MBPO),
+            Entry("sac", "exabooster_continuous_sac", 8, None, EXABOOSTER_144K),
+        ),
+        metric="eval_improvement",
+        comparisons=(
+            Comparison("mbpo", "sac_12_updates", "the model, at equally many updates"),
+            Comparison("mbpo", "sac", "a third of the real steps"),
+        ),
+    ),
+    "pendulum_offline": Study(
+        "Learning Pendulum-v1 from a recording",
+        "50k recorded steps: half of the episodes by a TD3 that was stopped early, half with random actions. "
+        "20k updates without acting; offline_online makes 10k and then acts for 3k steps. Behaviour cloning "
+        "(bc_alpha = 0) and TD3 without imitation are the controls.",
+        (
+            Entry("iql", "pendulum_iql", 8, None, PENDULUM_DATA),
+            Entry("td3_bc", "pendulum_td3_bc", 8, None, PENDULUM_DATA),
+            Entry("offline_online", "pendulum_offline_online", 8, None, PENDULUM_DATA),
+            Entry("behaviour_cloning", "pendulum_td3_bc", 8, None, (*PENDULUM_DATA, "agent.bc_alpha=0.0")),
+            Entry("td3", "pendulum_td3_bc", 8, None, (*PENDULUM_DATA, "agent.behaviour_cloning=false")),
+        ),
+        comparisons=(
+            Comparison("iql", "behaviour_cloning", "IQL against imitation"),
+            Comparison("td3_bc", "behaviour_cloning", "TD3+BC against imitation"),
+            Comparison("offline_online", "td3_bc", "acting for 3k steps"),
+        ),
+        prepare=(
+            "train pendulum_td3 run.total_env_steps=12_000 --run-dir runs/studies/pendulum_offline/td3_12k",
+            "record runs/studies/pendulum_offline/td3_12k --steps 50000 --random 0.5 "
+            "--out runs/studies/pendulum_offline/data.parquet",
+        ),
+    ),
+    "exabooster_offline": Study(
+        "Learning ExaBoosterContinuous-v0 from a recording",
+        "Improvement over the regulator. 100k recorded steps: 0.7 of the episodes by a TD3 of 100k steps as "
+        "it explores, 0.3 with random actions. 20k updates without acting.",
+        (
+            Entry("iql", "exabooster_continuous_iql", 8, None, EXABOOSTER_DATA),
+            Entry(
+                "behaviour_cloning",
+                "exabooster_continuous_iql",
+                8,
+                None,
+                (*EXABOOSTER_DATA, "agent.advantage_scale=0.0"),
+            ),
+        ),
+        metric="eval_improvement",
+        comparisons=(Comparison("iql", "behaviour_cloning", "IQL against imitation"),),
+        prepare=(
+            "train exabooster_continuous_td3 run.total_env_steps=100_000 "
+            "--run-dir runs/studies/exabooster_offline/td3_100k",
+            "record runs/studies/exabooster_offline/td3_100k --steps 100000 --random 0.3 "
+            "--out runs/studies/exabooster_offline/data.parquet",
+        ),
     ),
     "mountain_car_continuous_sac": Study(
         "SAC on MountainCarContinuous-v0",
@@ -370,16 +462,33 @@ STUDIES = {
         ),
     ),
     "recurrent_dqn_options": Study(
-        "Recurrent DQN: rescaled values",
-        "Do square roots of values (R2D2's rescaling) help? CartPole-v1, whose returns of up to 500 are "
-        "large; the LSTM is not needed there. Returns of ±1 (MemoryChain) are hardly changed by it.",
+        "Recurrent DQN: rescaled values, previous action and reward",
+        "Both are R2D2's. Do square roots of values (`agent.rescale`) help? On CartPole-v1 (`cart`), whose "
+        "returns of up to 500 are large; the LSTM is not needed there. Does it help to observe the previous "
+        "action and reward (`env.previous_step`)? On MemoryChain (`chain`), whose bit has to be remembered; "
+        "0.95 counts as solved there.",
         (
-            Entry("plain", "memory_chain_recurrent_dqn", 8, 475, RECURRENT_CARTPOLE),
+            Entry("cart", "memory_chain_recurrent_dqn", 5, 475, RECURRENT_CARTPOLE),
             Entry(
-                "rescaled", "memory_chain_recurrent_dqn", 8, 475, (*RECURRENT_CARTPOLE, "agent.rescale=true")
+                "cart_rescaled",
+                "memory_chain_recurrent_dqn",
+                5,
+                475,
+                (*RECURRENT_CARTPOLE, "agent.rescale=true"),
+            ),
+            Entry("chain", "memory_chain_recurrent_dqn", 5, 0.95, RECURRENT_CHAIN),
+            Entry(
+                "chain_previous",
+                "memory_chain_recurrent_dqn",
+                5,
+                0.95,
+                (*RECURRENT_CHAIN, "env.previous_step=true"),
             ),
         ),
-        comparisons=(Comparison("rescaled", "plain", "rescaled values"),),
+        comparisons=(
+            Comparison("cart_rescaled", "cart", "rescaled values"),
+            Comparison("chain_previous", "chain", "previous action and reward"),
+        ),
     ),
     "exabooster_dyna_q": Study(
         "Dyna-Q on ExaBooster",
@@ -436,6 +545,10 @@ def tuning_folder(study: str) -> Path:
 
 
 def train(study: str, only: str | None) -> None:
+    for line in STUDIES[study].prepare:
+        arguments = line.split()
+        if not (ROOT / arguments[-1]).exists():
+            subprocess.run([sys.executable, "-m", "jaxrl_hpc.cli.main", *arguments], cwd=ROOT, check=True)
     for one in STUDIES[study].tunings:
         if only in (None, one.name):
             tuning.train(one, tuning_folder(study))
@@ -476,6 +589,12 @@ def final_score(summary: dict[str, Any], metric: str) -> tuple[float, float, flo
         value, low, high = (float(x) for x in score(np.array(seeds)))
         return value, low, high
     return summary[f"{metric}_score"], *summary[f"{metric}_interval"]
+
+
+COLUMNS = (
+    "entry", "seeds", "steps each", "updates per step", "target", "score [interval]", "verdict", "reached at",
+    "over the run", "training return", "time",
+)  # fmt: skip
 
 
 def row(study: str, entry: Entry, run: RunData) -> str:
@@ -530,6 +649,20 @@ def tuned(study: str) -> list[str]:
     return ["", "## Tuning", "", head, *lines] if lines else []
 
 
+def recorded(study: Study, rows: list[tuple[Entry, RunData]]) -> list[str]:
+    """What entries learned from, if it was recorded."""
+    found = [run.summary for _, run in rows if "dataset_return" in run.summary]
+    if not found:
+        return []
+    summary = found[0]
+    lines = [f"- `jaxrl-hpc {line}`" for line in study.prepare]
+    text = (
+        f"{summary['dataset_transitions']:,} transitions; mean return of its {summary['dataset_episodes']:,} "
+        f"whole episodes {summary['dataset_return']:.1f}. Made by"
+    )
+    return ["", "## The recording", "", text, "", *lines]
+
+
 def figure_of(study: str) -> Figure:
     """From the stored curves."""
     runs, metric = curves.load(study)
@@ -580,10 +713,28 @@ def write_page(study: str) -> None:
         sys.exit(f"no run of study {study!r} has finished")
     description = STUDIES[study]
     runs = load_runs([run.path for _, run in rows])
-    curves.store(study, "learning", runs, description.metric)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
-    missing = [e.name for e in description.entries if e.name not in {entry.name for entry, _ in rows}]
+    made = {entry.name: run for entry, run in rows}
+    kept = kept_rows(
+        RESULTS / f"{study}.md", COLUMNS, [e.name for e in description.entries if e.name not in made]
+    )
+    names = [e.name for e in description.entries]
+    results = {e.name: row(study, e, run) for e, run in rows} | {n: k.result for n, k in kept.items()}
+    commands = {
+        e.name: f"| {e.name} | `jaxrl-hpc {' '.join(command(study, e))}` | `{run.summary['commit'][:10]}` |"
+        for e, run in rows
+    } | {n: k.command for n, k in kept.items()}
+    missing = [name for name in names if name not in results]
+    shown = {f"{study}.{name}" for name in results}
+    all_curves = shown <= {run.name for run in runs} | curves.stored_names(study)
+    if all_curves:
+        curves.store(study, "learning", runs, description.metric, shown)
+        figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
+    not_again = (
+        f"Not run again when this page was last written, with intervals as made then: {', '.join(kept)}."
+    )
+    if not all_curves:
+        not_again += " The figure is of the runs before."
     lines = [
         f"# {description.title}",
         "",
@@ -591,10 +742,9 @@ def write_page(study: str) -> None:
         "",
         f"![learning curves]({study}.png)",
         "",
-        "| entry | seeds | steps each | updates per step | target | score [interval] | verdict | reached at "
-        "| over the run | training return | time |",
-        "|---" * 11 + "|",
-        *(row(study, entry, run) for entry, run in rows),
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---" * len(COLUMNS) + "|",
+        *(results[name] for name in names if name in results),
         "",
         "Final evaluation: greedy episodes after the last update; a seed's figure is its mean over "
         "episodes, the score their IQM with a 95 % interval over seeds (mean and range of fewer than five; "
@@ -603,17 +753,16 @@ def write_page(study: str) -> None:
         "the run: a seed's figure is the mean of its evaluations on the way. Training return: mean of "
         "training episodes, with exploration, over the last tenth of the run.",
         *([f"Not yet run: {', '.join(missing)}."] if missing else []),
+        *(["", not_again] if kept else []),
         *compared(study, rows),
         *tuned(study),
+        *recorded(description, rows),
         "",
         "## Commands",
         "",
         "| entry | command | commit |",
         "|---|---|---|",
-        *(
-            f"| {e.name} | `jaxrl-hpc {' '.join(command(study, e))}` | `{str(run.summary['commit'])[:10]}` |"
-            for e, run in rows
-        ),
+        *(commands[name] for name in names if name in commands),
     ]
     pictures = [run.path / "plots" / "episode.png" for _, run in rows]
     if pictures[0].exists():  # the first entry's episode also stands in the README

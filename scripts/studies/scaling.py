@@ -3,7 +3,8 @@
     python scripts/studies/scaling.py [--measure] [--only ppo_weak]
 
 --measure runs `jaxrl-hpc scaling` for each case and keeps its report as docs/data/scaling_<case>.json;
-without it the page docs/results/scaling.md and its pictures are made anew from these files.
+without it the page docs/results/scaling.md and its pictures are made anew from these files. A case takes
+two to four minutes on a calm machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl_hpc.scaling import figure
 
@@ -21,13 +22,31 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA, RESULTS = ROOT / "docs" / "data", ROOT / "docs" / "results"
 PPO, DQN = "workflows/cartpole_ppo_sharded", "workflows/cartpole_dqn_sharded"
 CASES = {
-    "ppo_weak": ("PPO, weak", [PPO, "--ranks", "1,2", "--rounds", "2"]),
-    "dqn_weak": ("DQN with one prioritised replay, weak", [DQN, "--ranks", "1,2", "--rounds", "2"]),
+    "ppo_weak": ("PPO, weak", [PPO, "--ranks", "1,2", "--rounds", "3"]),
+    "dqn_weak": ("DQN with one prioritised replay, weak", [DQN, "--ranks", "1,2", "--rounds", "3"]),
     "ppo_strong": (
         "PPO, strong, all layouts",
-        [PPO, "--ranks", "1,2,3", "--devices", "1,2", "--mode", "strong", "--rounds", "1", "--seconds", "2"],
+        [PPO, "--ranks", "1,2", "--devices", "1,2", "--mode", "strong", "--rounds", "3", "--seconds", "2"],
     ),
 }
+
+
+class Goal(NamedTuple):
+    """What a row of a case should reach, counted against separate runs side by side."""
+
+    case: str
+    ranks: int
+    devices: int
+    least: float
+    text: str
+
+
+GOALS = (
+    Goal("ppo_weak", 2, 1, 0.95, "PPO, weak, 1 → 2 ranks"),
+    Goal("ppo_strong", 2, 1, 0.90, "PPO, strong, 1 → 2 ranks"),
+    Goal("ppo_strong", 1, 2, 0.85, "PPO, strong, 1 × 2 devices"),
+    Goal("dqn_weak", 2, 1, 0.80, "DQN with one prioritised replay, weak, 1 → 2 ranks"),
+)
 SMALL = 100_000  # bytes up to which the goal for collectives holds
 
 
@@ -52,15 +71,25 @@ def disturbed(report: dict[str, Any]) -> bool:
 def goals(reports: dict[str, dict[str, Any]]) -> list[str]:
     """The goals of the project beside what was found."""
     lines = ["| goal | found | |", "|---|---|---|"]
-    if "ppo_weak" in reports:
-        two = next(row for row in reports["ppo_weak"]["rows"] if row["ranks"] == 2)
-        verdict = "met" if two["efficiency"] >= 0.95 else "**missed**"
-        if disturbed(reports["ppo_weak"]):
-            verdict += ", while other work ran"
-        lines.append(
-            f"| weak scaling 1 → 2 pinned ranks ≥ 95 % | {100 * two['efficiency']:.1f} % | {verdict} |"
+    for goal in GOALS:
+        if goal.case not in reports:
+            continue
+        rows = [
+            row
+            for row in reports[goal.case]["rows"]
+            if (row["ranks"], row["devices"]) == (goal.ranks, goal.devices)
+        ]
+        best = max(rows, key=lambda row: row["efficiency_beside"])
+        found = ", ".join(
+            f"{row['engine'] or 'one process'} {100 * row['efficiency_beside']:.1f} %" for row in rows
         )
-        both = reports["ppo_weak"]["collectives"]["2"]
+        missing = 100 * (goal.least - best["efficiency_beside"])
+        verdict = "met" if missing <= 0 else f"**missed** by {missing:.1f} points"
+        if disturbed(reports[goal.case]):
+            verdict += ", while other work ran"
+        lines.append(f"| {goal.text} ≥ {100 * goal.least:.0f} % | {found} | {verdict} |")
+    if "ppo_weak" in reports:
+        both = reports["ppo_weak"]["collectives"]["2 × 1 mpi"]
         ratios = {int(s): both["inside"][s] / both["raw"][s] for s in both["inside"]}
         worst = max(ratio for size, ratio in ratios.items() if size <= SMALL)
         verdict = "met" if worst <= 2 else "**missed**"
@@ -101,9 +130,16 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
         "",
         "Made by `python scripts/studies/scaling.py --measure`.",
         "",
-        "The workflow `sharded` on one and more ranks and devices of one machine, in turns, medians over "
-        "chunks; collectives measured alone, inside a compiled loop and by the MPI library itself; and what "
-        "a model fitted to that expects of more nodes.",
+        "The workflow `sharded` on one and more ranks and devices of one machine, on both engines, in turns, "
+        "medians over chunks; collectives measured alone, inside a compiled loop and by the MPI library "
+        "itself; and what a model fitted to that expects of more nodes.",
+        "",
+        "Efficiency is counted against as many separate one-worker runs side by side on the same cores: two "
+        "busy cores are worth less than twice one, whatever runs on them. Beside it stands efficiency "
+        "against one run alone. Waiting for the slowest is measured on the separate runs: by how much one "
+        "of them is later than their mean from one moment to the next, which is time that synchronous runs "
+        "wait without any message being slow. Core time is that of all ranks; ranks that wait keep their "
+        "core busy.",
         "",
         *goals(reports),
         "",
@@ -114,16 +150,12 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
     if "ppo_weak" in reports:
         lines += ["## Collectives", "", figure.collectives_table(reports["ppo_weak"]), ""]
         lines += [
-            "In the loop means an allreduce by mpi4jax and a scaling of the result, inside `fori_loop`; "
+            "In the loop means an allreduce by the engine and a scaling of the result, inside `fori_loop`; "
             "mpi4py does the same to a NumPy array in place. Large messages pay for a copy: the compiled "
             "program's allreduce is not in place.",
             "",
         ]
-    lines += [
-        "Several devices and several ranks at once (2 × 2, 3 × 2) are driven by the host, program by "
-        "program: the price of that is the difference between measured and predicted there. More workers "
-        "than cores take turns; efficiency then counts cores, not workers.",
-    ]
+    lines += ["More workers than cores take turns; efficiency against one alone then counts cores."]
     return "\n".join(lines) + "\n"
 
 
@@ -138,6 +170,8 @@ def main() -> None:
         if options.only in (None, case):
             measure(case)
     reports = {c: json.loads(data_file(c).read_text()) for c in CASES if data_file(c).exists()}
+    # without separate runs side by side there is nothing to count efficiency by: to be measured again
+    reports = {c: report for c, report in reports.items() if "engine" in report["rows"][0]}
     for case, report in reports.items():
         figure.draw(report, RESULTS / f"scaling_{case}.png")
     (RESULTS / "scaling.md").write_text(page(reports))

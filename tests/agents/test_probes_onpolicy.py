@@ -59,6 +59,11 @@ def test_probe(agent, env):
     run_probe(AGENTS[agent], env)
 
 
+@pytest.mark.full
+def test_mixed_precision_learns_too():
+    run_probe(AGENTS["ppo"] | {"network": COMMON["network"] | {"dtype": "bfloat16"}}, "ProbeBoth")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"lstm": 8}, {"distribution": "tanh"}, {"state_std": True}])
 @pytest.mark.parametrize("agent", AGENTS)

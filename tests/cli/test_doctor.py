@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from jaxrl_hpc.cli import doctor_checks, doctor_mpi, main
+from jaxrl_hpc.cli import doctor_checks, doctor_jax, doctor_mpi, jax_selftest, main
 
 pytest.importorskip("jax")
 
@@ -96,6 +96,7 @@ def test_without_mpi4py_it_is_a_laptop_and_fine(monkeypatch, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "mpi4py is not installed: all that needs one process works" in out.replace("  ", " ")
     assert "All that is needed works" in out
+    assert "psum over 2 devices of 2 processes" in out and "workflow.engine=jax" in out
 
 
 def test_no_mpiexec(monkeypatch):
@@ -187,3 +188,41 @@ def test_the_command_with_real_ranks(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 ranks" in done.stdout and "allreduce inside jit" in done.stdout
     assert "one-sided memory: shared window: data, atomic numbers, bits and a ring right" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("stdout", "in_time", "words"),
+    [
+        (line("connect", False, "process 1 of 2 did not connect"), True, "connecting failed: process 1 of 2"),
+        (line("connect", True), True, "processes ended while looking at devices (boom)"),
+        (line("connect", True), False, "no answer within 5 s while looking at devices"),
+    ],
+)
+def test_processes_that_jax_cannot_connect(stdout, in_time, words):
+    check = doctor_jax.judge(stdout, "boom\n", in_time, 5)
+    assert check.status == doctor_checks.BROKEN and words in check.finding and check.advice
+
+
+def seen(process, gpus, shared_out=True, devices=1):
+    return jax_selftest.Seen(process, "node", gpus, shared_out, devices, "H100")
+
+
+def test_gpus_of_processes_are_compared(monkeypatch):
+    monkeypatch.delenv("SLURM_GPUS_PER_TASK", raising=False)
+    both = [seen(i, ("0", "1"), shared_out=False) for i in (0, 1)]  # each takes its half
+    assert jax_selftest.check_devices(both) == "1 per process, 2 in all, H100"
+    assert "2 in all" in jax_selftest.check_devices([seen(0, ("0",)), seen(1, ("1",))])
+    with pytest.raises(RuntimeError, match=r"2 processes on node see the same 1 GPU\(s\)"):
+        jax_selftest.check_devices([seen(0, ("0",)), seen(1, ("0",))])
+    with pytest.raises(RuntimeError, match="process 1 on node: 2"):
+        jax_selftest.check_devices([seen(0, ()), seen(1, (), devices=2)])
+
+
+@pytest.mark.parametrize(
+    ("works", "words"), [("1", "GPU-aware"), ("0", "copies in host memory"), ("", "auto")]
+)
+def test_which_memory_of_gpus_mpi_takes(works, words, tmp_path):
+    text = (
+        f"import os\nif os.environ['MPI4JAX_USE_CUDA_MPI'] == '{works}': print({line('allreduce', True)!r})\n"
+    )
+    assert words in doctor_mpi.device_memory([script(tmp_path / "mpiexec", text)], 60)

@@ -23,7 +23,7 @@ def test_a_fixed_part_of_it(tmp_path):
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     (entry,) = json.loads((tmp_path / "chaos.json").read_text())
     counts = {group: sum(row["cases"] for row in kinds.values()) for group, kinds in entry["groups"].items()}
-    assert counts["bad inputs"] >= 100 and counts["kills"] == 1 and entry["bad"] == []
+    assert counts["bad inputs"] >= 100 and counts["kills"] == 1 and entry["cases"] == []
     assert "0 faults of the program" in done.stdout and "| none |" in (tmp_path / "chaos.md").read_text()
 
 
@@ -63,4 +63,12 @@ def test_the_record_grows(tmp_path):
     page = (tmp_path / "chaos.md").read_text()
     assert "| fused | 3 | 8 | 1 LOST, 2 equal bits | 5.0 |" in page
     assert "fused:2 LOST" in page and len(json.loads((tmp_path / "chaos.json").read_text())) == 2
+    assert "| fused:2 | LOST | abc | metrics differ | open: not repeated |" in page
+    assert chaos_record.open_cases(tmp_path) == ["fused:2"]
+    mended = bad._replace(group=chaos_record.AGAIN, verdict="equal bits")
+    chaos_record.write(tmp_path, chaos_record.entry_of([mended], 1, 0.1, "def"))
+    page = (tmp_path / "chaos.md").read_text()
+    assert "| fused:2 | LOST | abc | metrics differ | equal bits at def |" in page
+    assert "| fused | 3 | 8 |" in page, "repeated cases are not counted twice"
+    assert chaos_record.open_cases(tmp_path) == []
     assert str(tmp_path) not in page and os.sep + "home" not in page

@@ -1,8 +1,6 @@
 """What ranks run in tests; prints what came out as JSON, one line a rank or case.
 
-python -m tests.mpi.cases train DEVICES CASE…
-python -m tests.mpi.cases stretch DEVICES CASE FOLDER
-python -m tests.mpi.cases drift|sampling DEVICES
+python -m tests.mpi.cases ENGINE DEVICES WHAT…
 """
 
 from __future__ import annotations
@@ -81,7 +79,9 @@ RECURRENT = changed(DQN, workflow={"unroll_length": 8, "replay": "local"}) | {
     },
     "replay": {"name": "sequence", "capacity": 2400, "min_size": 96},
 }
+AHEAD = changed(DQN, workflow={"draw_ahead": True, "updates_per_iteration": 2})
 CASES = {
+    "ahead": AHEAD,
     "ppo": PPO,
     "dqn": DQN,
     "one_copy": ONE_COPY,
@@ -92,17 +92,17 @@ CASES = {
 }
 
 
-def config_of(case: str, devices: int = 0) -> configs.Config:
+def config_of(case: str, devices: int = 0, engine: str = "auto") -> configs.Config:
     """A case's name: the same bits on every layout; with `-fast` after it: the same within rounding."""
     name, _, fast = case.partition("-")
     data = json.loads(json.dumps(CASES[name]))
-    data["workflow"] |= {"deterministic": not fast, "devices": devices}
+    data["workflow"] |= {"deterministic": not fast, "devices": devices, "engine": engine}
     return configs.from_dict(data)
 
 
-def train(case: str, devices: int) -> dict[str, Any]:
+def train(case: str, devices: int, engine: str) -> dict[str, Any]:
     """Two chunks: where it ran, parameters' hash, metrics."""
-    config = config_of(case, devices)
+    config = config_of(case, devices, engine)
     machine.prepare(config, 1)
     parts = build(config)
     runner = make_runner(config, parts, lanes_of(config))
@@ -113,6 +113,7 @@ def train(case: str, devices: int) -> dict[str, Any]:
     return {
         "rank": world().rank,
         "place": runner.describe(),
+        "processes": jax.process_count(),
         "params": params_hash(params),
         "metrics": {name: float(value) for name, value in metrics.items()},
     }
@@ -130,9 +131,9 @@ def hashes(runner: Any) -> dict[int, str]:
     return {shard: params_hash([jax.tree.map(plain, part)]) for shard, part in parts.items()}
 
 
-def stretch(case: str, devices: int, folder: str) -> dict[str, Any]:
+def stretch(case: str, devices: int, engine: str, folder: str) -> dict[str, Any]:
     """Goes on from the newest checkpoint, if there is one, for one chunk, and saves."""
-    config = config_of(case, devices)
+    config = config_of(case, devices, engine)
     machine.prepare(config, 1)
     parts = build(config)
     runner = make_runner(config, parts, lanes_of(config))
@@ -156,9 +157,9 @@ def stretch(case: str, devices: int, folder: str) -> dict[str, Any]:
     }
 
 
-def drift(devices: int) -> dict[str, Any]:
+def drift(devices: int, engine: str) -> dict[str, Any]:
     """One rank's learner gets one wrong bit; the next chunk must find out."""
-    config = config_of("ppo", devices)
+    config = config_of("ppo", devices, engine)
     machine.prepare(config, 1)
     runner = make_runner(config, build(config), lanes_of(config))
     runner.initialise()
@@ -176,9 +177,9 @@ def drift(devices: int) -> dict[str, Any]:
     return {"rank": world().rank, "error": ""}
 
 
-def sampling(devices: int, rounds: int = 400) -> dict[str, Any]:
+def sampling(devices: int, engine: str, rounds: int = 400) -> dict[str, Any]:
     """Draws of all shards from one replay with known priorities, over devices and ranks."""
-    config = config_of("dqn", devices)
+    config = config_of("dqn", devices, engine)
     machine.prepare(config, 1)
     ranks = world()
     layout = make_layout(12, devices, ranks)
@@ -200,7 +201,7 @@ def sampling(devices: int, rounds: int = 400) -> dict[str, Any]:
         def one(carry, seed):
             masses = collectives("gather", jax.vmap(replay.shared.mass)(state)[1])
             key = jax.random.fold_in(jax.random.key(3), seed)
-            rows = jax.vmap(replay.shared.offer, (0, 0, None, None))(state, shards, masses, key)
+            rows = replay.shared.offer(state, shards, masses, key)[None]
             first = jax.tree.map(lambda x: x[0], state)
             whole = replay.shared.assemble(first, collectives("total", rows), jnp.float32(1))
             return carry, whole.index
@@ -222,15 +223,15 @@ def priorities() -> np.ndarray:
 
 
 def main() -> None:
-    """Arguments: devices, then what to do: `drift`, `sampling`, FOLDER/ to stretch a run there, or cases."""
-    devices = int(sys.argv[1])
-    for what in sys.argv[2:]:
+    """What to do: `drift`, `sampling`, FOLDER/ to stretch a run there, or cases."""
+    engine, devices = sys.argv[1], int(sys.argv[2])
+    for what in sys.argv[3:]:
         if what.endswith("/"):
-            result = stretch("dqn", devices, what)
+            result = stretch("dqn", devices, engine, what)
         elif what in ("drift", "sampling"):
-            result = {"drift": drift, "sampling": sampling}[what](devices)
+            result = {"drift": drift, "sampling": sampling}[what](devices, engine)
         else:
-            result = train(what, devices)
+            result = train(what, devices, engine)
         print("\n" + json.dumps(result | {"what": what}), flush=True)
 
 

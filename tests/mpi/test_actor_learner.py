@@ -243,9 +243,10 @@ def test_a_replay_that_takes_several_unrolls_at_once_is_repeatable(tmp_path):
 
 
 @pytest.mark.full
-def test_learners_that_average_now_and_then_are_equal_and_repeatable(tmp_path):
+@pytest.mark.parametrize("how", ["workflow.average_every=3", "workflow.overlap=true"])
+def test_learners_that_average_otherwise_are_equal_and_repeatable(tmp_path, how):
     """That they are equal at the end of every chunk is checked there (`compare_replicas`)."""
-    often = "workflow.learners=2;workflow.average_every=3"
+    often = f"workflow.learners=2;{how}"
     found = start(
         4,
         tmp_path,

@@ -1,8 +1,12 @@
-"""One run on every layout: the same bits when deterministic, the same within rounding otherwise.
+"""One run on every layout and both engines: the same bits when deterministic, within rounding otherwise.
 
 Each layout is one job that does several things, because starting jobs is what takes time: it trains PPO from
 the beginning, and goes on with a run of DQN with prioritised replay that the layout before it left behind.
 """
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,18 +16,19 @@ from tests.mpi import cases, launch
 
 pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
 STRETCHED = "stretched/"
-JOBS = {  # ranks, devices, tasks; in the order in which the stretched run goes on
-    "4 ranks": (4, 0, ["ppo", STRETCHED, "drift"]),
-    "2 ranks": (2, 0, ["ppo", STRETCHED, "ppo-fast", "dqn-fast", "sampling"]),
-    "4 devices": (1, 4, ["ppo", STRETCHED]),
-    "3 ranks": (3, 0, [STRETCHED]),
-    "2 ranks × 2 devices": (2, 2, ["ppo", STRETCHED]),
+JOBS = {  # ranks, devices, engine, tasks; in the order in which the stretched run goes on
+    "4 ranks": (4, 0, "mpi", ["ppo", STRETCHED, "drift"]),
+    "2 ranks": (2, 0, "mpi", ["ppo", STRETCHED, "ppo-fast", "dqn-fast", "sampling"]),
+    "4 devices": (1, 4, "auto", ["ppo", STRETCHED]),
+    "4 processes": (4, 1, "jax", ["ppo", STRETCHED]),
+    "3 ranks": (3, 0, "mpi", [STRETCHED]),
+    "2 processes × 2 devices": (2, 2, "auto", ["ppo", STRETCHED]),
 }
 
 
-def start(ranks, devices, tasks, folder):
+def start(ranks, devices, tasks, folder, engine="auto"):
     placed = [f"{folder}/{task}" if task.endswith("/") else task for task in tasks]
-    status, output = launch.run(ranks, "-m", "tests.mpi.cases", str(devices), *placed)
+    status, output = launch.run(ranks, "-m", "tests.mpi.cases", engine, str(devices), *placed)
     assert status == 0, output
     found = {}
     for result in launch.results(output):
@@ -43,37 +48,57 @@ def alone(tmp_path_factory):
 def jobs(tmp_path_factory):
     """What each layout found."""
     folder = tmp_path_factory.mktemp("layouts")
-    return {name: start(ranks, devices, tasks, folder) for name, (ranks, devices, tasks) in JOBS.items()}
+    return {
+        name: start(ranks, devices, tasks, folder, engine)
+        for name, (ranks, devices, engine, tasks) in JOBS.items()
+    }
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("layout", [name for name, job in JOBS.items() if "ppo" in job[2]])
+@pytest.mark.parametrize("layout", [name for name, job in JOBS.items() if "ppo" in job[3]])
 def test_ppo_has_the_same_bits(alone, jobs, layout):
     (expected,) = alone["ppo"]
     for result in jobs[layout]["ppo"]:
         assert result["params"] == expected["params"]
         assert result["metrics"] == expected["metrics"]
         assert result["place"] != expected["place"]
+        assert result["processes"] == (JOBS[layout][0] if "processes" in layout else 1)
 
 
-def test_two_ranks_have_the_bits_of_one(tmp_path):
-    """The quick tier's own job: the layouts of `jobs` take many minutes."""
-    (expected,), pair = (start(ranks, 0, ["ppo"], tmp_path)["ppo"] for ranks in (1, 2))
-    for result in pair:
-        assert result["params"] == expected["params"] and result["metrics"] == expected["metrics"]
-        assert result["place"] != expected["place"]
+def test_two_ranks_have_the_bits_of_one_on_both_engines(tmp_path):
+    """The quick tier's own jobs: the layouts of `jobs` take many minutes."""
+    (expected,) = start(1, 0, ["ppo"], tmp_path)["ppo"]
+    for engine, processes in (("mpi", 1), ("jax", 2)):
+        for result in start(2, 0, ["ppo"], tmp_path, engine)["ppo"]:
+            assert result["params"] == expected["params"] and result["metrics"] == expected["metrics"]
+            assert result["place"] != expected["place"] and result["processes"] == processes
 
 
 @pytest.mark.full
 def test_every_agent_has_the_same_bits_on_several_devices(tmp_path):
     """Programs for one and for several devices are simplified differently unless that is forbidden."""
-    agents = ["one_copy", "lstm", "a2c", "td3", "recurrent"]
+    agents = ["one_copy", "lstm", "a2c", "td3", "recurrent", "ahead"]
     alone, several = (start(1, devices, agents, tmp_path) for devices in (0, 4))
     for agent in agents:
         (expected,), (result,) = alone[agent], several[agent]
         assert result["params"] == expected["params"], agent
         assert str(result["metrics"]) == str(expected["metrics"]), agent  # no episode may have ended: NaN
         assert result["metrics"]["updates"] > 20 and result["place"] != expected["place"]
+
+
+@pytest.mark.full
+def test_two_devices_have_the_same_bits_on_one_core_and_on_two():
+    """It is one program, also where sums are not ordered: cores only decide how long it takes."""
+    command = [sys.executable, "-m", "tests.mpi.cases", "auto", "2", "ppo-fast"]
+    environment = launch._environment() | {"PYTHONPATH": str(launch.ROOT)}
+    results = []
+    for prefix in ([], ["taskset", "-c", str(min(os.sched_getaffinity(0)))]):
+        done = subprocess.run(
+            [*prefix, *command], capture_output=True, text=True, env=environment, cwd=launch.ROOT, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        results += launch.results(done.stdout)
+    assert results[0] == results[1] and "2 devices" in results[0]["place"]
 
 
 def everyone(results, name):
@@ -85,7 +110,7 @@ def everyone(results, name):
 @pytest.mark.full
 @pytest.mark.parametrize("number", range(len(JOBS)))
 def test_a_stretched_run_loses_nothing_and_has_the_same_bits(alone, jobs, number):
-    """4 → 2 → 1 → 3 ranks, and 2 × 2: copies, replay, keys of every shard, and the parameters."""
+    """Over both engines: copies, replay, keys of every shard, and the parameters."""
     results = list(jobs.values())[number][STRETCHED]
     expected = alone[STRETCHED][number]
     assert everyone(results, "before") == expected["before"]

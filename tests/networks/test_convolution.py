@@ -48,3 +48,13 @@ def test_blocks_keep_every_pixel_inside():
     blocks = as_blocks(x, 3)
     assert blocks.shape == (1, 2, 2, 18)
     np.testing.assert_array_equal(blocks[0, 1, 0], x[0, 3:6, 0:3].reshape(-1))
+
+
+def test_mixed_precision_is_near_and_leaves_parameters_alone():
+    x = jax.random.normal(jax.random.key(0), (3, 12, 12, 3))
+    plain, half = Convolution(5, 4, 2), Convolution(5, 4, 2, "bfloat16")
+    params = half.init(jax.random.key(1), x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    exact, rounded = plain.apply(params, x), half.apply(params, x)
+    assert rounded.dtype == jnp.float32 and (exact != rounded).any()
+    np.testing.assert_allclose(exact, rounded, atol=0.05)

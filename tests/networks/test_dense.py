@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_hpc.networks.dense import Dense, weight_gradient
+from jaxrl_hpc.networks.dense import Dense, half_product, hidden_dense, weight_gradient
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(5, 3), (3, 5), (4, 4), (7, 1)])
@@ -61,3 +61,25 @@ def test_many_seeds_at_once_equal_one() -> None:
         alone = jax.jit(gradient)(jax.tree.map(lambda leaf, i=i: leaf[i], params), x[i])
         for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
             np.testing.assert_allclose(a[i], b, rtol=1e-5)
+
+
+def test_mixed_precision_rounds_operands_and_adds_in_float32() -> None:
+    """Against NumPy in float64 with operands rounded the same way."""
+    rng = np.random.default_rng(0)
+    x, weight, dy = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((256, 40), (40, 8), (256, 8))
+    )
+    value, pullback = jax.vjp(half_product, x, weight)
+    found = (value, *pullback(jnp.asarray(dy)))
+    rx, rw, rdy = (np.asarray(jnp.asarray(a).astype(jnp.bfloat16), np.float64) for a in (x, weight, dy))
+    for got, wanted in zip(found, (rx @ rw, rdy @ rw.T, rx.T @ rdy), strict=True):
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)  # bfloat16 sums would be off by 1e-2
+    layer = hidden_dense(8, "bfloat16")
+    params = layer.init(jax.random.key(0), x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    text = jax.jit(jax.grad(lambda p: layer.apply(p, x).sum())).trace(params)
+    text = text.lower(lowering_platforms=("cuda",)).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert products and all("bf16>" in line and "-> tensor<" in line for line in products)
+    assert not [line for line in products if line.rstrip().endswith("bf16>")]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxrl_hpc.replay import global_sampling, prioritised
+from jaxrl_hpc.replay import global_sampling, prioritised, sum_tree
 from jaxrl_hpc.schema import traced_values
 
 
@@ -33,7 +33,8 @@ def test_shards_together_sample_like_one_big_tree(shards: int, sampling: str, un
 
         def one(carry, key):
             masses = jax.lax.all_gather(shared.mass(state)[1], "shard")
-            rows = jax.lax.psum(shared.offer(state, rank, masses, key), "shard")
+            alone = jax.tree.map(lambda x: x[None], state)
+            rows = jax.lax.psum(shared.offer(alone, rank[None], masses, key), "shard")
             everything = shared.assemble(state, rows, jnp.float32(1))
             batch = global_sampling.part_of(everything, rank, shards)
             return carry, (batch.index, batch.weight, batch.data.obs["stamp"][0])
@@ -70,3 +71,32 @@ def test_shards_together_sample_like_one_big_tree(shards: int, sampling: str, un
     for drawn in index[:, 0].reshape(-1):
         leaf = trees[drawn // per_shard][drawn % per_shard]
         np.testing.assert_allclose(leaf, drawn + 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sampling", ["independent", "stratified"])
+def test_shards_of_a_device_offer_what_each_would_alone(sampling: str, unroll, example) -> None:
+    """Also where nearly all draws fall on one of them, which takes several passes."""
+    shards, copies = 4, 3
+    config = prioritised.Config(capacity=48, min_size=1, alpha=1.0, sampling=sampling)
+    replay = prioritised.make(config, num_envs=copies, unroll_length=8, window=2, batch_size=4)
+    hypers, rng = hypers_of(config), np.random.default_rng(0)
+    priorities = jnp.asarray(rng.exponential(size=(shards, 8, copies)), jnp.float32).at[2].mul(500.0)
+    states = [
+        replay.add(replay.init(example, hypers), unroll(100 * s, 8, copies), priorities[s])
+        for s in range(shards)
+    ]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    masses = jax.vmap(replay.shared.mass)(stacked)[1]
+    key, numbers = jax.random.key(1), jnp.arange(shards)
+    whole = replay.shared.offer(stacked, numbers, masses, key)
+    parts = [
+        replay.shared.offer(
+            jax.tree.map(lambda x, s=s: x[s : s + 2], stacked), numbers[s : s + 2], masses, key
+        )
+        for s in (0, 2)
+    ]
+    np.testing.assert_array_equal(whole, parts[0] + parts[1])
+    index = np.asarray(replay.shared.assemble(states[0], whole, jnp.float32(1)).index)
+    assert (index // 48 == 2).sum() > 12 and len(index) == 16, "one shard owns more than a pass takes"
+    owners = global_sampling.split(masses, sum_tree.draw(sum_tree.seed(key), 16, sampling == "stratified"))[0]
+    np.testing.assert_array_equal(index // 48, owners)

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import host, machine
 
 
 @pytest.mark.parametrize("devices, told", [(1, True), (3, False)])
@@ -21,7 +21,7 @@ def test_seeds_that_must_share_a_device_are_told_of(monkeypatch, devices, told):
 def test_limits_of_a_job_and_of_what_it_is_in_are_looked_at(tmp_path):
     groups = tmp_path / "cgroup"
     groups.write_text("12:cpu:/slurm\n9:memory:/slurm/job_7\n0::/system.slice/job_7/step_0\n")
-    found = [str(path.relative_to(tmp_path)) for path in machine.memory_limit_files(groups, tmp_path)]
+    found = [str(path.relative_to(tmp_path)) for path in host.memory_limit_files(groups, tmp_path)]
     assert found == [
         "memory/slurm/job_7/memory.limit_in_bytes",
         "memory/slurm/memory.limit_in_bytes",
@@ -36,5 +36,5 @@ def test_limits_of_a_job_and_of_what_it_is_in_are_looked_at(tmp_path):
 def test_the_tightest_limit_counts(tmp_path, monkeypatch):
     for name, text in (("a", "max"), ("b", str(2**62)), ("c", str(2**33))):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(machine, "memory_limit_files", lambda: [tmp_path / name for name in "abcd"])
-    assert machine.available_memory() <= 2**33
+    monkeypatch.setattr(host, "memory_limit_files", lambda: [tmp_path / name for name in "abcd"])
+    assert host.available_memory() <= 2**33

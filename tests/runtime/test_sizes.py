@@ -5,7 +5,7 @@ import yaml
 
 from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.runtime import machine
+from jaxrl_hpc.runtime import host
 from jaxrl_hpc.runtime.build import build
 from jaxrl_hpc.runtime.memory import check_memory
 from jaxrl_hpc.runtime.train import lanes_of, make_runner
@@ -49,7 +49,7 @@ def test_bounds(sections, words):
     ],
 )  # fmt: skip
 def test_memory_is_estimated_from_shapes(sections, words, monkeypatch):
-    monkeypatch.setattr(machine, "available_memory", lambda: 2**29)
+    monkeypatch.setattr(host, "available_memory", lambda: 2**29)
     config = small.config(**sections)
     runner = make_runner(config, build(config), lanes_of(config))
     with pytest.raises(UserError, match="the run needs") as caught:
@@ -58,9 +58,41 @@ def test_memory_is_estimated_from_shapes(sections, words, monkeypatch):
 
 
 def test_a_run_that_fits_is_let_through(monkeypatch):
-    monkeypatch.setattr(machine, "available_memory", lambda: 2**29)
+    monkeypatch.setattr(host, "available_memory", lambda: 2**29)
     config = small.config()
     assert check_memory(config, make_runner(config, build(config), lanes_of(config))) < 2**29
+
+
+class Accelerator:
+    """As far as the estimate looks at one."""
+
+    platform, device_kind = "gpu", "NVIDIA H100"
+
+    def memory_stats(self):
+        return {"bytes_limit": 2**30, "bytes_in_use": 2**29}
+
+
+def test_memory_of_each_accelerator_is_checked(monkeypatch):
+    """Replay and copies are divided over devices, parameters are on all of them."""
+    config = small.config(
+        agent={"batch_size": 24},
+        replay={"capacity": 12 * 2**20},
+        workflow={"name": "sharded", "num_envs": 24},
+    )
+    parts = build(config)
+    runner = make_runner(config, parts, lanes_of(config))
+    monkeypatch.setattr(type(parts.workflow), "device", Accelerator())
+    with pytest.raises(UserError, match=r"GiB on each NVIDIA H100 .*, but 0.5 GiB are free.*sharded"):
+        check_memory(config, runner)
+    whole = parts.workflow.placement(runner.state_shape())
+    device = parts.workflow.layout.devices[0]
+    parts.workflow.layout = parts.workflow.layout._replace(ranks=3, devices=(device,) * 2)
+    part = parts.workflow.placement(runner.state_shape())
+    assert (part.here, part.everywhere) == (2, 6) and whole.state / 6 < part.state < whole.state / 5
+    check_memory(config, runner)
+    monkeypatch.setattr(Accelerator, "memory_stats", lambda self: None)  # unknown: nothing is refused
+    parts.workflow.layout = parts.workflow.layout._replace(ranks=1, devices=(device,))
+    check_memory(config, runner)
 
 
 @pytest.mark.parametrize("option", ["--episodes", "--frames", "--seed"])

@@ -11,7 +11,7 @@ from jaxrl_hpc.config.compare import check_same_config, differences
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
 from jaxrl_hpc.runs.directory import SUMMARY_KEYS
-from jaxrl_hpc.runtime import machine, train
+from jaxrl_hpc.runtime import host, train
 from jaxrl_hpc.runtime.evaluation import evaluate_run
 from tests import small
 from tests.tiers import quick
@@ -115,7 +115,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_with_the_same_bits(finished, tm
 
 
 def test_a_run_that_cannot_fit_says_how_much_it_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "available_memory", lambda: 2**28)
+    monkeypatch.setattr(host, "available_memory", lambda: 2**28)
     with pytest.raises(UserError, match=r"the run needs \d+\.\d GiB .* but 0\.2 GiB are free"):
         train.train(small.config(replay={"capacity": 2**20}), tmp_path / "big")
     assert not (tmp_path / "big" / "config.yaml").exists()

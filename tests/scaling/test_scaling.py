@@ -90,15 +90,45 @@ def test_report_of_made_up_measurements(tmp_path, monkeypatch):
     assert [row["nodes"] for row in report["extrapolation"]] == list(study.NODES)
     assert efficiencies[0] == 1 and efficiencies == sorted(efficiencies, reverse=True)
     assert math.isclose(report["jitter_milliseconds"], 0, abs_tol=1e-12)
-    assert "| 1024 |" in figure.table(report) and "| 2 | 100,000 |" in figure.collectives_table(report)
+    assert "| 1024 |" in figure.table(report)
+    assert "| 2 × 1 | 100,000 |" in figure.collectives_table(report)
     figure.draw(report, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000
     json.dumps(report)
 
 
+def test_separate_runs_side_by_side_are_the_measure():
+    """Two workers together lose what messages and waiting cost; the cores' own slowdown is no loss."""
+    rng = np.random.default_rng(2)
+    late = np.maximum(*rng.normal(0.0, 1e-4, (2, 20_000))).mean()
+    runs = [{"short": {"iterations": 4, "seconds": list(rng.normal(1e-3, 5e-5, 20_000))}} for _ in range(2)]
+    assert study.waiting_of(runs) == pytest.approx(late, rel=0.05)
+    alone = {"engine": "", "ranks": 1, "devices": 1, "pinned": True, "iterations": 10, "messages": MESSAGES}
+    pair = alone | {
+        "engine": "jax",
+        "ranks": 2,
+        "seconds": [1.5e-3] * 3,
+        "steps_per_iteration": 24,
+        "beside": {"seconds": [1.2e-3] * 6, "waiting": [1e-4] * 3},
+    }
+    request = study.Request(CONFIG, [1, 2], [1], "weak", 1.0, 1, "mpiexec", NETWORK, ["jax"])
+    report = study.analyse(request, [alone | {"seconds": [1e-3] * 3, "steps_per_iteration": 12}, pair])
+    row = report["rows"][1]
+    assert row["efficiency_beside"] == pytest.approx(0.8) and row["efficiency"] == pytest.approx(2 / 3)
+    assert report["jitter_milliseconds"] == pytest.approx(0.1 * math.sqrt(math.pi))
+    assert "| 2 × 1, jax | 1.500 | 1.200 | 0.000 | 0.100 | 0.200 |" in figure.table(report)
+
+
+def test_layouts_of_both_engines():
+    request = study.Request(CONFIG, [1, 2], [1, 2], "weak", 1.0, 1, "mpiexec", NETWORK, ["mpi", "jax"])
+    found = [tuple(layout) for layout in study.layouts_of(request)]
+    assert found == [("", 1, 1), ("mpi", 2, 1), ("jax", 2, 1), ("", 1, 2), ("jax", 2, 2)]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (["workflows/cartpole_dqn_sharded", "--engines", "tcp"], "--engines: should be mpi, jax or both"),
         (["cartpole_dqn"], "use a config with workflow.name=sharded"),
         (
             ["workflows/cartpole_dqn_sharded", "--mode", "strong", "--ranks", "5"],

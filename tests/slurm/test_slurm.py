@@ -224,8 +224,35 @@ def test_mpi_template_without_a_config_tests_two_ranks(cluster, tmp_path):
     job = template(cluster, tmp_path, "mpi", options=["--ntasks-per-node=2"])
     assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
     steps = [json.loads(line) for line in cluster.logs(job).splitlines() if line.startswith('{"step"')]
-    assert [step["step"] for step in steps] == ["ranks", "allreduce", "window"]
+    assert [step["step"] for step in steps[:3]] == ["ranks", "allreduce", "window"]
+    assert [step["step"] for step in steps[3:]] == ["connect", "devices", "sum", "flags"]
     assert all(step["ok"] for step in steps) and steps[0]["text"].startswith("2 ranks")
+    assert "found by MPI" in steps[3]["text"]
+
+
+@pytest.mark.full
+def test_without_mpi_slurm_says_who_is_there(cluster, tmp_path):
+    """Two steps of one job at the same time: each finds its own processes, tests itself and trains."""
+    settings = ["workflow.shards=2", "workflow.num_envs=8", "workflow.unroll_length=32", "run.eval_every=0"]
+    settings += ["run.total_env_steps=1_024", "run.final_eval_episodes=2", "run.tensorboard=false"]
+    train = ["jaxrl-hpc", "train", "workflows/cartpole_ppo_sharded", *settings, "--run-dir"]
+    script = tmp_path / "steps.sh"
+    steps = [f"srun --mpi=none --overlap -K1 -n 2 {' '.join(train)} {tmp_path}/{name} &" for name in "ab"]
+    script.write_text("\n".join(["#!/bin/bash", *steps, "wait -n && wait -n", ""]))
+    options = ["--ntasks=4", "--cpus-per-task=1", f"--chdir={ROOT}", f"--output={tmp_path}/steps.log"]
+    job = cluster.submit(*options, str(script))
+    test = template(cluster, tmp_path, "mpi", options=["--ntasks-per-node=2"], MPI_KIND="none")
+    for each in (job, test):
+        assert cluster.wait_for(each) == ["COMPLETED"], cluster.logs(each)
+    hashes = set()
+    for name in "ab":
+        assert yaml.safe_load((tmp_path / name / "config.yaml").read_text())["workflow"]["engine"] == "jax"
+        assert len(list((tmp_path / name / "ranks").glob("?.json"))) == 2
+        hashes.add(json.loads((tmp_path / name / "summary.json").read_text())["params_sha256"])
+    assert len(hashes) == 1
+    found = [json.loads(line) for line in cluster.logs(test).splitlines() if line.startswith('{"step"')]
+    assert [step["step"] for step in found] == ["connect", "devices", "sum", "flags"]
+    assert "found by TCP alone" in found[0]["text"] and "srun -K1 -n 2 jaxrl-hpc" in found[3]["text"]
 
 
 @pytest.mark.full

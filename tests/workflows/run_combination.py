@@ -7,11 +7,14 @@ Combinations are written as by `str`. A job runs several, since starting is what
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,24 +24,28 @@ from jaxrl_hpc import config as configs
 from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
+from jaxrl_hpc.runtime import build as building
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.runtime.evaluation import load_run
 from jaxrl_hpc.runtime.train import train
+from jaxrl_hpc.types import Array, Batch, LearnerState
+from jaxrl_hpc.workflows.emulated import steps_in
 from tests.datasets.made import random_file
 from tests.workflows import combinations
 from tests.workflows.combinations import Combination
 
 ITERATIONS = 24
-ROWS = 200  # of a dataset: what the smallest replay holds, with room for what is added online
+ROWS = {"default": 2_000}  # of a dataset: as many as learning begins with
+FEW_ROWS = 200  # what the smallest replay holds, with room for what is added online
 RUN = {"log_every": 1, "eval_every": 0, "final_eval_episodes": 1, "eval_episodes": 1, "tensorboard": False}
 
 
 def config_of(found: Combination) -> configs.Config:
     """Long episodes, so that only unrolls end windows; as few iterations as show what is learned."""
-    long_episodes = "Pendulum-v1" if found.agent in combinations.CONTINUOUS else "MountainCar-v0"
+    long_episodes = "Pendulum-v1" if found.agent_name in combinations.CONTINUOUS else "MountainCar-v0"
     data = combinations.data(found, long_episodes)
     if data["workflow"].get("dataset") == "made":
-        data["workflow"]["dataset"] = str(random_file(long_episodes, ROWS))
+        data["workflow"]["dataset"] = str(random_file(long_episodes, ROWS.get(found.sizes, FEW_ROWS)))
     if "replay" in data and found.sizes == "default":
         data["replay"] |= {"min_size": 240}
     return configs.from_dict(data)
@@ -50,6 +57,41 @@ def shortened(config: configs.Config) -> configs.Config:
     steps = flow.warmup_steps + ITERATIONS * flow.steps_per_iteration
     run = {**RUN, "total_env_steps": steps, "log_every": steps}
     return configs.from_dict(config.to_dict() | {"run": run})
+
+
+@contextlib.contextmanager
+def batches_seen() -> Iterator[set[int]]:
+    """Steps of every batch that a gradient is made of, noted while programs are traced."""
+    seen: set[int] = set()
+    make = building._make
+
+    def noting(section: str, *args: Any, **kwargs: Any) -> Any:
+        made = make(section, *args, **kwargs)
+        if section != "agent":
+            return made
+
+        def gradient(state: LearnerState, batch: Batch, key: Array) -> Any:
+            seen.add(steps_in(batch))
+            return made.gradient(state, batch, key)
+
+        return made._replace(gradient=gradient)
+
+    with mock.patch.object(building, "_make", noting):
+        yield seen
+
+
+def wrong_batches(config: configs.Config, seen: set[int]) -> list[str]:
+    """Learners that share a batch have an equal part of it each."""
+    whole_config = config.to_dict()
+    flow = whole_config["workflow"]
+    learners = flow["learners"] if flow.get("learner_mode") == "shared" else 1
+    if config.replay is None:
+        whole = flow["num_envs"] * flow["unroll_length"] * config.workflow.unrolls_per_add
+        whole //= whole_config["agent"].get("minibatches", 1)
+    else:
+        whole = config.agent.batch_size * config.agent.window
+    claimed = whole // (config.workflow.resources().shards * learners)
+    return [] if seen == {claimed} else [f"batches of {sorted(seen)} steps, not of {claimed}"]
 
 
 def faults(config: configs.Config, metrics: dict[str, float], before: Any, after: Any) -> list[str]:
@@ -86,7 +128,13 @@ def faults(config: configs.Config, metrics: dict[str, float], before: Any, after
 
 def here(found: Combination) -> list[str]:
     """In this process, for workflows that need no ranks."""
-    config = shortened(config_of(found))
+    with batches_seen() as seen:
+        config = shortened(config_of(found))
+        wrong = run_here(config)
+    return wrong + wrong_batches(config, seen)
+
+
+def run_here(config: configs.Config) -> list[str]:
     flow = build(config).workflow
     hypers = jax.tree.map(jnp.float32, hypers_of(config))
     compiled: Any = jax.jit if flow.traceable else lambda function: function
@@ -114,13 +162,16 @@ def main() -> None:
     folder = Path(sys.argv[1])
     with world().guard():
         for number, text in enumerate(sys.argv[2:]):
-            refused = ""
+            refused, wrong = "", []
             try:
-                config = shortened(config_of(Combination(*text.split(" / "))))
-                train(config, folder / str(number), say=lambda _: None)
+                with batches_seen() as seen:
+                    config = shortened(config_of(Combination(*text.split(" / "))))
+                    train(config, folder / str(number), say=lambda _: None)
+                wrong = wrong_batches(config, seen) if seen else []  # a rank that does not learn has none
             except UserError as error:
                 refused = str(error)
-            print("\n" + json.dumps({"rank": world().rank, "case": text, "refused": refused}), flush=True)
+            result = {"rank": world().rank, "case": text, "refused": refused, "batches": wrong}
+            print("\n" + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 What runs is checked by its own metrics and parameters: all parameters move, windows have the steps that the
 config claims (`window_used`), all of the replay can be drawn (`drawable`), every update has data
-(`updates_used`). Keys that are drawn once have a test of their own (test_streams.py).
+(`updates_used`), gradients are made of batches as large as claimed. Keys that are drawn once have a test of
+their own (test_streams.py).
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ def accepted(alone: bool) -> list[Combination]:
     """By what stands in the tables alone, so that nothing is built when tests are collected."""
     names = combinations.WORKFLOWS
     chosen = [c for c in everything() if (names[c.workflow]["name"] in ALONE) == alone]
-    return [c for c in chosen if c.agent not in combinations.ON_POLICY or c.replay == "default"]
+    return [c for c in chosen if c.agent_name not in combinations.ON_POLICY or c.replay == "default"]
 
 
 def test_all_components_are_combined() -> None:
-    assert set(combinations.AGENTS) == set(registry.AGENTS)
+    assert {label.split()[0] for label in combinations.AGENTS} == set(registry.AGENTS)
     assert {flow["name"] for flow in combinations.WORKFLOWS.values()} == set(registry.WORKFLOWS)
     assert {replay["name"] for replay in combinations.REPLAYS.values() if replay} == set(registry.REPLAYS)
 
@@ -74,22 +75,23 @@ def test_all_are_built_or_refused_in_a_sentence() -> None:
 def runs(found: Combination) -> bool:
     """Likely not refused: sizes that fit, and priorities that the replay and the agent know."""
     fits = found.sizes != "default" and found.workflow != "fused rated"
-    return fits and (found.replay != "default" or found.agent in combinations.ON_POLICY)
+    return fits and (found.replay != "default" or found.agent_name in combinations.ON_POLICY)
 
 
-QUICK = [
-    sample([c for c in accepted(alone=True) if c.agent == agent and runs(c)], 1, seed)[0]
-    for seed, agent in enumerate(combinations.AGENTS)
-]
+CHOSEN = {
+    label: sample([c for c in accepted(alone=True) if c.agent == label and runs(c)], 1, seed)[0]
+    for seed, label in enumerate(combinations.AGENTS)
+}
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        pytest.param(c, marks=[] if c in QUICK else [pytest.mark.slow], id=str(c))
-        for c in accepted(alone=True)
-    ],
-)
+def tier(found: Combination) -> list[pytest.MarkDecorator]:
+    """One of each agent is in the quick tier, one with each of its options in the full one."""
+    if found != CHOSEN[found.agent]:
+        return [pytest.mark.slow]
+    return [] if found.agent == found.agent_name else [pytest.mark.full]
+
+
+@pytest.mark.parametrize("found", [pytest.param(c, marks=tier(c), id=str(c)) for c in accepted(alone=True)])
 def test_it_does_what_it_claims(found: Combination) -> None:
     try:
         assert run_combination.here(found) == []
@@ -101,7 +103,7 @@ def jobs(chosen: list[Combination]) -> dict[int, list[Combination]]:
     """By number of ranks."""
     found: dict[int, list[Combination]] = defaultdict(list)
     for one in chosen:
-        pair = one.workflow in ("async lockstep", "dyna")  # one actor, one learner
+        pair = one.workflow in ("async one actor", "async lockstep", "dyna")  # one actor, one learner
         found[2 if pair else 3].append(one)
     return found
 
@@ -120,7 +122,7 @@ def check_jobs(chosen: list[Combination], tmp_path) -> None:
             if result["refused"]:
                 assert SENTENCE.match(result["refused"]), result
             else:
-                found[result["case"]] = run_combination.left_in(folder / str(number))
+                found[result["case"]] = run_combination.left_in(folder / str(number)) + result["batches"]
         assert {case: texts for case, texts in found.items() if texts} == {}
 
 

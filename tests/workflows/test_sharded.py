@@ -1,5 +1,7 @@
 """The sharded workflow in one process: every agent, the fused run's twin, no copies, clear refusals."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +26,9 @@ SETTINGS = {
     "ddpg": (BATCH, CONTINUOUS, {"name": "uniform", "capacity": 1200, "min_size": 48}),
     "dqn": ({**BATCH, "n_step": 3, "returns": "c51", "atoms": 5, "noisy": True}, DISCRETE, REPLAY),
     "dyna_q": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, DISCRETE, REPLAY),
+    "iql": (BATCH, CONTINUOUS, REPLAY),
+    "mbpo": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, CONTINUOUS, REPLAY),
+    "mbpo_td3": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, CONTINUOUS, REPLAY),
     "ppo": ({**SMALL, "minibatches": 2, "epochs": 2, "kl_stop": True}, CONTINUOUS, None),
     "pqn": ({**SMALL, "minibatches": 2, "epochs": 2}, DISCRETE, None),
     "recurrent_dqn": (
@@ -67,7 +72,9 @@ def test_every_agent_learns_in_shards(name):
     assert np.isfinite(metrics["loss"])
     counters = runner.counters()
     assert counters["env_steps"] == runner.parts.workflow.warmup_steps + 3 * 24 * 4
-    per_update = {"ppo": 4, "pqn": 4, "dyna_q": 3}.get(name, 1) * (2 if SETTINGS[name][2] else 1)
+    per_update = {"ppo": 4, "pqn": 4, "dyna_q": 3, "mbpo": 3, "mbpo_td3": 3}.get(name, 1) * (
+        2 if SETTINGS[name][2] else 1
+    )
     assert counters["updates"] == metrics["updates"] == 3 * per_update
 
 
@@ -120,10 +127,32 @@ def test_no_copy_as_large_as_the_replay(replay):
     state = jax.eval_shape(parts.workflow.init, jax.random.key(0), hypers)
     names, messages = programs.dry_run(state)
     sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
-    compiled = programs._step.lower(state, sums, jax.ShapeDtypeStruct((), jnp.int32)).compile()
+    compiled = programs._step.jitted.lower(state, sums, jax.ShapeDtypeStruct((), jnp.int32)).compile()
     assert not hlo.copies_of_at_least(compiled.as_text(), capacity)
     kinds = [message.kind for message in messages]
     assert kinds == (["gather", "total", "add"] if replay == "global" else ["add"])
+
+
+def test_batches_drawn_ahead_do_not_depend_on_what_the_replay_holds_now():
+    """An update learns from rows that were drawn before it, and draws those of the next one."""
+    runner = started(config_of("dqn", draw_ahead=True))
+    flow, copied = runner.parts.workflow, jax.tree.map(jnp.copy, runner.states[0])
+    memory = jax.tree.map(jnp.copy, copied.own.replay)
+    emptied = dataclasses.replace(memory, tree=jnp.zeros_like(memory.tree))
+    before = np.asarray(copied.shared.ahead)
+    assert before[:, 2:].any(), "the warm-up drew the first batch"
+    other = jax.tree.map(jnp.copy, copied)
+    empty, _ = flow.step(other._replace(own=other.own._replace(replay=emptied)), 1)
+    full, _ = flow.step(copied, 1)
+    for one, two in zip(*(jax.tree.leaves(s.shared.learner.params) for s in (empty, full)), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert (np.asarray(full.shared.ahead) != before).any()
+    assert (np.asarray(full.shared.ahead) != np.asarray(empty.shared.ahead)).any()
+
+
+def test_nothing_is_drawn_ahead_where_shards_draw_alone():
+    with pytest.raises(UserError, match=r"workflow\.draw_ahead: only batches of a prioritised replay"):
+        build(config_of("dqn", draw_ahead=True, replay="local"))
 
 
 @pytest.mark.parametrize(

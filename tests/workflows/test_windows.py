@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_hpc import config as configs
+from jaxrl_hpc.config.compare import check_same_config
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import uniform
 from jaxrl_hpc.runtime.build import build
@@ -69,6 +70,36 @@ def test_a_cut_is_told(caplog) -> None:
         build(config({"name": "dqn", "n_step": 2}, {"name": "async", "unroll_length": 32}))
         build(config({"name": "dyna_q", "n_step": 8}, {"name": "dyna", "unroll_length": 1}))
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("workflow", "cut"),
+    [
+        ({"name": "async"}, True),
+        ({"name": "async", "actors": 1}, False),
+        ({"name": "async", "actors": 1, "batch_trajectories": 2}, False),
+        ({"name": "async", "actors": 1, "learners": 2, "learner_mode": "shared"}, False),
+        ({"name": "async", "actors": 1, "max_lag": 4}, True),
+        ({"name": "async", "actors": 2}, True),
+        ({"name": "rma", "actors": 1}, False),
+        ({"name": "rma", "actors": 1, "when_full": "drop_oldest"}, True),
+        ({"name": "rma_queue", "actors": 1}, False),
+    ],
+)
+def test_windows_continue_where_one_actor_sends_everything(workflow, cut) -> None:
+    found = config({"name": "dqn", "n_step": 8}, {**workflow, "unroll_length": 4 if not cut else 8})
+    assert found.workflow.cuts_windows == cut
+    assert build(found).workflow.learning.settings.continuous != cut
+
+
+def test_a_resumed_run_keeps_its_windows() -> None:
+    one, two = (config({"name": "dqn"}, {"name": "async", "actors": actors}) for actors in (1, 2))
+    with pytest.raises(UserError, match=r"cross unrolls with workflow.actors = 1 only; leave it at 1"):
+        check_same_config(two, one.to_dict())
+    data = one.to_dict() | {"agent": {"name": "a2c"}, "replay": None}
+    alone = configs.from_dict(data)  # learns from unrolls: nothing to cross
+    data["workflow"] = data["workflow"] | {"actors": 2}
+    check_same_config(configs.from_dict(data), alone.to_dict())
 
 
 @pytest.mark.parametrize(("max_lag", "used"), [(None, WINDOW), (3, 1)])

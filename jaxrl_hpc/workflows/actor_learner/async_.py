@@ -16,8 +16,8 @@ from typing import Literal
 
 from jaxrl_hpc.comm.two_sided import TWO_SIDED
 from jaxrl_hpc.types import Agent, Env, Replay, Workflow
-from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig
-from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner, make_learning
+from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig, make_learning
+from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
 
 
 class Config(ActorLearnerConfig):

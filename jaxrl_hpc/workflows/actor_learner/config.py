@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
-from jaxrl_hpc.types import Agent, Replay
-from jaxrl_hpc.workflows.actor_learner.learner import check_windows
-from jaxrl_hpc.workflows.base import DistributedConfig
+from jaxrl_hpc.types import Agent, Env, Replay
+from jaxrl_hpc.workflows.actor_learner.learner import LearnerPrograms, LearnerSettings, check_windows
+from jaxrl_hpc.workflows.config import DistributedConfig
 
 
 class ActorLearnerConfig(DistributedConfig):
@@ -37,6 +37,10 @@ class ActorLearnerConfig(DistributedConfig):
         "iterations",
         ge=1,
     )
+    overlap: bool = static(
+        False,
+        "several learners: means of gradients travel while unrolls are taken; actors lag one update",
+    )
     max_lag: int | None = static(None, "unrolls with a larger lag, in learner iterations, are dropped", ge=0)
     actor_lag: int = static(
         0, "act with parameters at least this many versions behind the newest", ge=0, le=10_000
@@ -45,8 +49,10 @@ class ActorLearnerConfig(DistributedConfig):
 
     @property
     def cuts_windows(self) -> bool:
-        """The next unroll may be another actor's."""
-        return not self.lockstep
+        """The next unroll may be another actor's, or one may be missing before it."""
+        one_stream = self.actors == 1 and (self.learners == 1 or self.learner_mode == "shared")
+        complete = self.max_lag is None and not self.may_lose_unrolls
+        return not self.lockstep and not (one_stream and complete)
 
     @property
     def unrolls_per_add(self) -> int:
@@ -64,7 +70,8 @@ class ActorLearnerConfig(DistributedConfig):
 def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> None:
     """Refuse settings that do not fit together."""
     config.check_priorities(agent, replay)
-    check_windows(agent, replay, config.unroll_length, config.cuts_windows, "")
+    instead = ", or workflow.actors=1 if one rank acts and none of its unrolls may be dropped"
+    check_windows(agent, replay, config.unroll_length, config.cuts_windows, instead)
     if config.max_lag is not None:
         # how old a fresh unroll may be: parameters are published now and then, and actors may hold back
         behind = config.publish_every - 1
@@ -89,6 +96,8 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
             "workflow.average_every: learners that share every batch meet at every update; set it to 1, or "
             "workflow.learner_mode=own"
         )
+    if config.overlap:
+        _check_overlap(config, agent, replay)
     if config.learner_mode == "shared" and config.learners > 1:
         size = agent.needs.batch_size or config.num_envs * config.batch_trajectories
         if size % config.learners:
@@ -96,3 +105,36 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
             raise UserError(
                 f"{what} is {size}: it must be a multiple of workflow.learners = {config.learners}"
             )
+
+
+def make_learning(
+    config: ActorLearnerConfig, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int
+) -> tuple[LearnerPrograms, int]:
+    """The learner's programs and the number of iterations that only fill the replay; checks the settings."""
+    check(config, agent, replay)
+    settings = LearnerSettings(
+        copies=config.num_envs,
+        length=config.unroll_length,
+        updates=config.updates_per_iteration,
+        batch=config.batch_trajectories,
+        total_env_steps=total_env_steps,
+        priorities=config.actor_priorities,
+        continuous=not config.cuts_windows,
+        served=1 if config.learner_mode == "shared" else config.learners,
+    )
+    per_learner = settings.steps_per_iteration // settings.served
+    warmup = -(-replay.min_steps // per_learner) if replay else 0
+    return LearnerPrograms(settings, env, agent, replay), warmup
+
+
+def _check_overlap(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> None:
+    if config.learner_mode == "shared" or config.average_every > 1:
+        raise UserError(
+            "workflow.overlap: it is for means of every gradient; set workflow.learner_mode=own and "
+            "workflow.average_every=1"
+        )
+    if agent.minibatches is not None or (replay is not None and config.updates_per_iteration > 1):
+        raise UserError(
+            "workflow.overlap: one update per iteration; here are several, one after the other: set it to "
+            "false, or workflow.updates_per_iteration=1"
+        )

@@ -22,9 +22,9 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import streams
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Array, Env, Metrics, Replay, Workflow
-from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig
+from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig, make_learning
 from jaxrl_hpc.workflows.actor_learner.learner import ActorLearnerState
-from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner, make_learning
+from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
 
 
 class Config(ActorLearnerConfig):

@@ -15,7 +15,8 @@ every learner an equal part of each batch.
 
 Unrolls of different actors do not continue each other, so the last step of an unroll ends the windows that
 reach it: they are shorter and bootstrap there (metric window_used, `check_windows`). Where all unrolls come
-from one actor and none is left out they do continue, and windows cross them: in lock-step and in `dyna`.
+from one actor and none is left out they do continue, and windows cross them: with `actors: 1`, in lock-step
+and in `dyna`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from jaxrl_hpc import rollout
 from jaxrl_hpc.comm.collectives import Collectives, broadcast, fingerprint
@@ -196,6 +198,34 @@ class LearnerPrograms:
         learner, memory, metrics = learn(state, trajectory, key, group)
         metrics = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
         return state._replace(learner=learner, replay=memory), metrics
+
+    def gradient(
+        self,
+        state: ActorLearnerState,
+        sums: Metrics,
+        unrolls: Sequence[tuple[Transition, PyTree]],
+        group: LearnerGroup,
+    ) -> tuple[ActorLearnerState, Metrics, Array, PyTree]:
+        """An iteration without its end -> (…, this learner's gradients [F], statistics of all batches)."""
+        found: list[tuple[PyTree, PyTree]] = []
+
+        def keep(learner: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:
+            found.append((grads, statistics))
+            return learner
+
+        agent = self.agent._replace(apply=keep)
+        programs = LearnerPrograms(self.settings, self.env, agent, self.replay)
+        state, sums = programs.iterate(state, sums, unrolls, group._replace(every_gradient=False))
+        [(grads, statistics)] = found  # one update per iteration
+        return state, sums, ravel_pytree(grads)[0], statistics
+
+    def apply(
+        self, state: ActorLearnerState, total: Array, statistics: PyTree, group: LearnerGroup
+    ) -> ActorLearnerState:
+        """The end of an iteration: the sum of all learners' gradients [F] has come."""
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self.grads_shape(state.learner))
+        grads = jax.tree.map(lambda x: x / group.size, ravel_pytree(zeros)[1](total))
+        return state._replace(learner=self.agent.apply(state.learner, grads, statistics))
 
     def average(self, state: ActorLearnerState, group: LearnerGroup) -> ActorLearnerState:
         """Parameters, targets and moments become their means over learners; the same bits on all."""

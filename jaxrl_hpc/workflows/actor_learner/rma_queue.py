@@ -16,8 +16,9 @@ from typing import Literal
 from jaxrl_hpc.comm.rma.transport import RmaOptions, one_sided
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Env, Replay, Workflow
+from jaxrl_hpc.workflows.actor_learner.config import make_learning
 from jaxrl_hpc.workflows.actor_learner.rma import OneSidedConfig
-from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner, make_learning
+from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
 
 
 class Config(OneSidedConfig):

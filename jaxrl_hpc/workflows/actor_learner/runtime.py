@@ -28,13 +28,10 @@ from jaxrl_hpc.envs.external.host import count_given_up_elsewhere, given_up_coun
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.types import (
-    Agent,
     Array,
-    Env,
     Job,
     Metrics,
     PyTree,
-    Replay,
     Role,
     StopRequest,
     Store,
@@ -43,16 +40,16 @@ from jaxrl_hpc.types import (
 from jaxrl_hpc.workflows.actor_learner import staleness
 from jaxrl_hpc.workflows.actor_learner.actor import Actor
 from jaxrl_hpc.workflows.actor_learner.arrival_log import ArrivalRecorder, ArrivalReplay, file_of
-from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig, check
+from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig
 from jaxrl_hpc.workflows.actor_learner.learner import (
     ActorLearnerState,
     LearnerGroup,
     LearnerPrograms,
-    LearnerSettings,
     mark,
 )
 from jaxrl_hpc.workflows.actor_learner.mailbox import ArrivalSchedule, Mailbox, MailboxRules
 from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, ActorSnapshot, Link, make_acting
+from jaxrl_hpc.workflows.actor_learner.overlap import OverlappedLearning, TravellingSum
 from jaxrl_hpc.workflows.actor_learner.store import ActorLearnerStore
 from jaxrl_hpc.workflows.base import DistributedWorkflow
 
@@ -94,6 +91,7 @@ class ActorLearner(DistributedWorkflow):
         self._counts: dict[str, int] = {}  # of the channel, up to the last metrics
         self._programs: dict[str, Callable[..., PyTree]] = {}
         self._names: list[str] = []
+        self._overlapped: OverlappedLearning | None = None
 
     # -- joining a job -------------------------------------------------------
 
@@ -294,6 +292,17 @@ class ActorLearner(DistributedWorkflow):
             "params": self._program(lambda s: learning.agent.actor(s.learner), (), state),
             "mark": self._program(mark, (), state),
         }
+        if group.collectives is not None and self.config.overlap:
+            gradient = functools.partial(learning.gradient, group=group)
+            _, _, numbers, statistics = jax.eval_shape(gradient, state, sums, unrolls)
+            self._programs["gradient"] = self._program(gradient, (0, 1), state, sums, unrolls)
+            apply = functools.partial(learning.apply, group=group)
+            self._programs["apply"] = self._program(apply, (0,), state, numbers, statistics)
+            assert self.job is not None, "join comes first"
+            ordered = self.job.record_schedule or bool(self.job.replay_schedule)
+            self._overlapped = OverlappedLearning(
+                self._programs["gradient"], self._programs["apply"], TravellingSum(self.ranks.comm, ordered)
+            )
         if group.collectives is not None and not group.every_gradient:
             average = functools.partial(learning.average, group=group)
             self._programs["average"] = self._program(average, (0,), state)
@@ -344,14 +353,16 @@ class ActorLearner(DistributedWorkflow):
         """Learn from arriving unrolls; metrics are those of all learners."""
         sums = {name: jnp.float32(0) for name in self._names}
         version = int(state.iteration)
+        learn = self._overlapped.learn if self._overlapped else self._programs["iterate"]
         for number in range(1, iterations + 1):
-            state, sums = self._programs["iterate"](state, sums, self._take(version + number - 1))
+            state, sums = learn(state, sums, self._take(version + number - 1))
             # also at the end of a chunk: what is saved and evaluated is the same on all learners
             due = number == iterations or (version + number) % self.config.average_every == 0
             if due and "average" in self._programs:
                 state = self._programs["average"](state)
             if (version + number) % self.config.publish_every == 0:
                 self.publish(state, version + number)
+        state = self._overlapped.arrived(state) if self._overlapped else state
         return state, self._metrics(state, sums, iterations)
 
     def _metrics(self, state: ActorLearnerState, sums: Metrics, iterations: int) -> Metrics:
@@ -380,23 +391,3 @@ class ActorLearner(DistributedWorkflow):
             metrics["drawable"] = drawable
         compare_replicas(self.layout, everyone[:, 1])
         return metrics | {"updates": int(state.learner.step)}
-
-
-def make_learning(
-    config: ActorLearnerConfig, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int
-) -> tuple[LearnerPrograms, int]:
-    """The learner's programs and the number of iterations that only fill the replay; checks the settings."""
-    check(config, agent, replay)
-    settings = LearnerSettings(
-        copies=config.num_envs,
-        length=config.unroll_length,
-        updates=config.updates_per_iteration,
-        batch=config.batch_trajectories,
-        total_env_steps=total_env_steps,
-        priorities=config.actor_priorities,
-        continuous=not config.cuts_windows,
-        served=1 if config.learner_mode == "shared" else config.learners,
-    )
-    per_learner = settings.steps_per_iteration // settings.served
-    warmup = -(-replay.min_steps // per_learner) if replay else 0
-    return LearnerPrograms(settings, env, agent, replay), warmup

@@ -24,10 +24,10 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Env, Job, Metrics, PyTree, Replay, Workflow
-from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig
+from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig, make_learning
 from jaxrl_hpc.workflows.actor_learner.learner import ActorLearnerState
 from jaxrl_hpc.workflows.actor_learner.messages import Link
-from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner, make_learning
+from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
 from jaxrl_hpc.workflows.central_inference.env_client import EnvClient, ServerConnection, advance
 from jaxrl_hpc.workflows.central_inference.server import (
     Hello,

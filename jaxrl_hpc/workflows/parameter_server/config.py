@@ -8,7 +8,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Replay
 from jaxrl_hpc.workflows.actor_learner.learner import check_windows
-from jaxrl_hpc.workflows.base import DistributedConfig
+from jaxrl_hpc.workflows.config import DistributedConfig
 
 
 class Config(DistributedConfig):

@@ -89,7 +89,7 @@ def placed(
     donate: tuple[int, ...] = (),
     *,
     as_written: bool = False,
-) -> Callable[..., Any]:
+) -> PlacedProgram:
     """The function compiled for the devices of the layout; specs say what is divided over them.
 
     Args:
@@ -100,14 +100,29 @@ def placed(
         function = jax.shard_map(
             function, mesh=layout.mesh, in_specs=inputs, out_specs=outputs, check_vma=False
         )
-    program = jax.jit(function, donate_argnums=donate)
-    if not as_written or layout.devices[0].platform != "cpu":
-        return program
-    exact = jax.jit(function, donate_argnums=donate, compiler_options=AS_WRITTEN)
+    exact = as_written and layout.devices[0].platform == "cpu"
+    return PlacedProgram(function, donate, AS_WRITTEN if exact else {}, layout.spans_processes)
 
-    def call(*args: PyTree) -> Any:
+
+class PlacedProgram:
+    """A function compiled for the devices of a layout, for arguments of one shape."""
+
+    def __init__(
+        self, function: Callable[..., Any], donate: tuple[int, ...], options: Any, spans_processes: bool
+    ) -> None:
+        self.jitted = jax.jit(function, donate_argnums=donate)
+        self._exact = jax.jit(function, donate_argnums=donate, compiler_options=options or None)
+        self._spans_processes = spans_processes
+        self._compiled: jax.stages.Compiled | None = None
+
+    def compile(self, *args: PyTree) -> None:
+        """Without running it, if processes meet in it: they compile at different speeds. (Programs with
+        mpi4jax cannot be compiled ahead, and wait for each other as long as it takes.)"""
+        if self._spans_processes and self._compiled is None:
+            self._compiled = self._exact.lower(*args).compile()
+
+    def __call__(self, *args: PyTree) -> Any:
         # inside another program, or for shapes alone, there is nothing to compile and no option allowed
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
-        return (program if traced else exact)(*args)
-
-    return call
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+            return self.jitted(*args)
+        return (self._compiled or self._exact)(*args)

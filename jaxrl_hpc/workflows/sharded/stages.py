@@ -46,6 +46,7 @@ class Stages(NamedTuple):
     """The chains that drivers put together."""
 
     acting: list[Stage]
+    drawing: list[Stage]  # from all shards as one memory: brings rows
     sampling: list[Stage]
     learning: list[Stage]
     settling: list[Stage]
@@ -58,6 +59,7 @@ def make_stages(settings: ShardedSettings, env: Env, agent: Agent, replay: Repla
     together = replay.shared if replay and settings.sample_globally else None
     return Stages(
         acting=acting(settings, env, agent, replay),
+        drawing=drawing(together) if together else [],
         sampling=sampling(settings, agent, replay, together),
         learning=gradients(settings, agent, replay, together),
         settling=[Stage(settling(replay, together))],
@@ -85,9 +87,14 @@ def make_init(
         if replay:
             example = rollout.example_transition(env, agent, agent.actor(learner), first_of(running))
             memory = jax.vmap(lambda _: replay.init(example, hypers["replay"]))(shards)
-        return ShardedState(
-            ReplicatedState(learner, run_key, jnp.int32(0), jnp.int32(0)), ShardState(shards, running, memory)
-        )
+        ahead: PyTree = ()
+        if settings.draw_ahead:  # filled at the end of the warm-up
+            assert replay is not None and replay.shared is not None
+            masses = jnp.zeros(settings.shards)
+            rows = jax.eval_shape(replay.shared.offer, memory, shards, masses, run_key)
+            ahead = jnp.zeros(rows.shape, rows.dtype)
+        shared = ReplicatedState(learner, run_key, jnp.int32(0), jnp.int32(0), ahead)
+        return ShardedState(shared, ShardState(shards, running, memory))
 
     return init
 
@@ -140,6 +147,20 @@ def keys_of(work: IterationWork) -> Keys:
     return Keys(*jax.random.split(key, 3))
 
 
+def drawing(together: SharedReplay) -> list[Stage]:
+    """Masses of all shards, then the rows that they drew."""
+
+    def offer(work: IterationWork, local: ShardWork, _: PyTree) -> StageResult:
+        memory, mass = jax.vmap(together.mass)(local.own.replay)
+        return work, local._replace(own=local.own._replace(replay=memory)), mass
+
+    def fetch(work: IterationWork, local: ShardWork, masses: Array) -> StageResult:
+        own, key = local.own, keys_of(work).sample
+        return work, local, together.offer(own.replay, own.shard, masses, key)[None]  # of all shards here
+
+    return [Stage(offer, "gather"), Stage(fetch, "total")]
+
+
 def sampling(
     settings: ShardedSettings, agent: Agent, replay: Replay | None, together: SharedReplay | None
 ) -> list[Stage]:
@@ -169,16 +190,10 @@ def sampling(
     if together is None:
         return [Stage(plan_own)]
 
-    def offer(work: IterationWork, local: ShardWork, _: PyTree) -> StageResult:
-        memory, mass = jax.vmap(together.mass)(local.own.replay)
-        return work, local._replace(own=local.own._replace(replay=memory)), mass
-
-    def fetch(work: IterationWork, local: ShardWork, masses: Array) -> StageResult:
-        own, key = local.own, keys_of(work).sample
-        return work, local, jax.vmap(together.offer, (0, 0, None, None))(own.replay, own.shard, masses, key)
-
     def deal_out(work: IterationWork, local: ShardWork, rows: Array) -> StageResult:
         own = local.own
+        if settings.draw_ahead:  # nothing below depends on these rows, so they travel while it is computed
+            rows, work = work.shared.ahead, work._replace(shared=work.shared._replace(ahead=rows))
         batch = together.assemble(first_of(own.replay), rows, work.shared.learner.progress)
         batches = each(
             settings, own.shard, lambda s: deal(work, s, part_of(batch, s, settings.shards)), own.shard
@@ -187,7 +202,7 @@ def sampling(
         work = work._replace(index=batch.index, priority=jnp.zeros_like(batch.weight))
         return work, local._replace(data=Sample(batches, empty, empty)), ()
 
-    return [Stage(offer, "gather"), Stage(fetch, "total"), Stage(deal_out)]
+    return [*drawing(together), Stage(deal_out)]
 
 
 def gradients(

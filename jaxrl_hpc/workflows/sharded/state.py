@@ -30,6 +30,7 @@ class ReplicatedState(NamedTuple):
     key: Array  # [] never consumed: folded with iteration, update and shard
     iteration: Array  # [] int32
     env_steps: Array  # [] int32, of all shards
+    ahead: PyTree = ()  # draw_ahead: rows [N, words] of the next update's batch
 
 
 class ShardState(NamedTuple):
@@ -92,6 +93,7 @@ class ShardedSettings(NamedTuple):
     total_env_steps: int
     deterministic: bool
     sample_globally: bool
+    draw_ahead: bool
     actor_priorities: bool
 
     @property

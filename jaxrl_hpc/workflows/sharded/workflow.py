@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import model_validator
 
+from jaxrl_hpc.checkpoint.checkpointer import state_bytes
 from jaxrl_hpc.comm.collectives import Collectives, compare_replicas, ordered_sum
 from jaxrl_hpc.comm.distributed import gloo_lines_hidden
 from jaxrl_hpc.comm.layout import Layout, make_layout
@@ -35,13 +36,15 @@ from jaxrl_hpc.types import (
     Job,
     LearnerState,
     Metrics,
+    Placement,
     PyTree,
     Replay,
     Role,
     Store,
     Workflow,
 )
-from jaxrl_hpc.workflows.base import WAITING, Resources, WaitingMode, WorkflowBase, WorkflowConfig
+from jaxrl_hpc.workflows.base import WorkflowBase
+from jaxrl_hpc.workflows.config import WAITING, Resources, WaitingMode, WorkflowConfig
 from jaxrl_hpc.workflows.sharded.execution import (
     DIVIDED,
     SAME,
@@ -90,6 +93,11 @@ class Config(WorkflowConfig):
     replay: Literal["global", "local"] = static(
         "global", "prioritised batches are drawn from all shards as one memory, or each shard's from its own"
     )
+    draw_ahead: bool = static(
+        False,
+        "replay: global: draw the next batch before this one's priorities are known, so that its rows travel "
+        "while the gradient is computed; priorities are one update old",
+    )
     deadline_seconds: float = static(
         300.0,
         "a job of several ranks is ended when one of them makes no progress for this long; 0: never",
@@ -121,6 +129,11 @@ class Config(WorkflowConfig):
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
     """`agent` and `replay` are made for one shard's part of batch and capacity (runtime/build.py)."""
     config.check_priorities(agent, replay)
+    if config.draw_ahead and not (replay and replay.shared and config.replay == "global"):
+        raise UserError(
+            "workflow.draw_ahead: only batches of a prioritised replay that is one for all shards travel; "
+            "set it to false, or use replay.name=prioritised and workflow.replay=global"
+        )
     ranks = world()
     layout = make_layout(config.shards, config.devices, ranks)
     if layout.ranks > 1 and len(layout.devices) > 1 and not layout.spans_processes:
@@ -137,6 +150,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         total_env_steps=total_env_steps,
         deterministic=config.deterministic,
         sample_globally=config.replay == "global",
+        draw_ahead=config.draw_ahead,
         actor_priorities=config.actor_priorities,
     )
     return Sharded(settings, layout, ranks, env, agent, replay)
@@ -228,22 +242,37 @@ class Sharded(WorkflowBase):
         return Role(True, self.ranks)
 
     def compile(self, shape: PyTree) -> None:
-        """By running no iterations of a fresh state."""
+        """And run no iterations of a fresh state."""
         assert self._first is not None, "join comes first"
+        self._run_nothing(self.init(*self._first))
+
+    def _run_nothing(self, state: ShardedState) -> ShardedState:
+        """No iterations, in which processes meet and compare their learners.
+
+        Gloo gives up when a process first comes half a minute later than another, so all compile before.
+        """
+        self._step.compile(state, *self._chunk(state, 0))
+        if self.warmup_steps:
+            self._warmup.compile(state)
+        self.ranks.barrier()
         with gloo_lines_hidden():
-            self._check(self.step(self.init(*self._first), 0)[1])
+            state, metrics = self.step(state, 0)
+            self.host_metrics(jax.device_get(metrics))
+        return state
+
+    def placement(self, shape: ShardedState) -> Placement:
+        """What is shared on every device, and its part of the shards."""
+        workers = self.layout.ranks * len(self.layout.devices)
+        per_shard = state_bytes(shape.own) / shape.own.shard.shape[0]
+        size = state_bytes(shape.shared) + int(per_shard * self.layout.shards / workers)
+        return Placement(size, len(self.layout.devices), workers)
 
     def start(self, state: ShardedState) -> ShardedState:
         """On this process's devices. Refuses learners that are not the same on all devices and ranks."""
         placed_state = ShardedState(
             self.layout.place(state.shared), self.layout.place(state.own, divided=True)
         )
-        state, metrics = self.step(placed_state, 0)
-        self._check(metrics)
-        return state
-
-    def _check(self, metrics: Metrics) -> None:
-        self.host_metrics(jax.device_get(metrics))
+        return self._run_nothing(placed_state)
 
     def host_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Without fingerprints of the learner, which must agree."""
@@ -288,9 +317,13 @@ class Sharded(WorkflowBase):
 
     def step(self, state: ShardedState, iterations: Any) -> tuple[ShardedState, Metrics]:
         """Iterations of all shards; metrics are those of all ranks."""
-        sums = {name: np.float32(0) for name in self._metric_names(state)}
-        state, metrics = self._step(state, *self.layout.place((sums, np.int32(iterations))))
+        state, metrics = self._step(state, *self._chunk(state, iterations))
         return state, metrics
+
+    def _chunk(self, state: ShardedState, iterations: Any) -> PyTree:
+        """Arguments of the program besides the state."""
+        sums = {name: np.float32(0) for name in self._metric_names(state)}
+        return self.layout.place((sums, np.int32(iterations)))
 
     def _metric_names(self, state: ShardedState) -> list[str]:
         """What the agent reports."""
@@ -315,6 +348,9 @@ class Sharded(WorkflowBase):
             return work, local._replace(data=())
 
         work, local = driver.repeat(self.warmup_iterations, gather, *begin(state, {}))
+        if self.settings.draw_ahead:
+            work, local, rows = driver.chain(self.stages.drawing, work, local)
+            work = work._replace(shared=work.shared._replace(ahead=rows))
         return ShardedState(work.shared, local.own)
 
     def _run(

@@ -1,4 +1,4 @@
-"""Several learners that average now and then, as lanes of one program whose collectives are JAX's own."""
+"""Several learners that average now and then or with overlap: lanes of one program, collectives of JAX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.types import Agent
 from jaxrl_hpc.workflows.actor_learner.learner import LearnerGroup, LearnerPrograms, LearnerSettings
+from jaxrl_hpc.workflows.actor_learner.overlap import TravellingSum
 from tests import small
+from tests.mpi import launch
 
 LEARNERS = 3
 
@@ -34,7 +36,7 @@ def plain_sgd(agent: Agent) -> Agent:
     return agent._replace(apply=apply)
 
 
-def learned(sgd: bool, every: int, iterations: int) -> Any:
+def learned(sgd: bool, every: int, iterations: int, overlap: bool = False) -> Any:
     """Learners [L] after some iterations on unrolls of their own.
 
     `every` 0: every gradient is averaged; else parameters and moments after so many iterations.
@@ -58,7 +60,11 @@ def learned(sgd: bool, every: int, iterations: int) -> Any:
             state, copies = carry
             actor = agent.actor(state.learner)
             copies, trajectory, _ = rollout.unroll(parts.env, agent, actor, copies, 6)
-            return programs.iterate(state, {}, [(trajectory, ())], group)[0], copies
+            unrolls = [(trajectory, ())]
+            if not overlap:
+                return programs.iterate(state, {}, unrolls, group)[0], copies
+            state, _, numbers, statistics = programs.gradient(state, {}, unrolls, group)
+            return programs.apply(state, lax.psum(numbers, "learners"), statistics, group), copies
 
         def block(_: Any, carry: Any) -> Any:
             state, copies = lax.fori_loop(0, max(every, 1), iterate, carry)
@@ -83,6 +89,38 @@ def test_with_adam_learners_and_moments_are_equal_after_an_average() -> None:
     assert int(learner.step[0]) == 4
     for leaf in jax.tree.leaves((learner.params, learner.opt)):
         np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape))
+
+
+def test_gradients_that_travel_are_those_that_are_averaged_at_once() -> None:
+    at_once, travelled = (learned(sgd=False, every=0, iterations=3, overlap=o) for o in (False, True))
+    for one, other in zip(*map(jax.tree.leaves, (at_once, travelled)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@launch.needs_mpi
+def test_a_sum_is_begun_and_finished(ordered: bool) -> None:
+    from mpi4py import MPI
+
+    total = TravellingSum(MPI.COMM_SELF, ordered)
+    assert not total.under_way
+    total.begin(jnp.arange(5.0), "beside")
+    assert total.under_way
+    numbers, beside = total.finish()
+    np.testing.assert_array_equal(numbers, np.arange(5.0))
+    assert beside == "beside" and not total.under_way
+
+
+@pytest.mark.parametrize(
+    "flow, text",
+    [
+        ({"learner_mode": "shared"}, "for means of every gradient"),
+        ({"updates_per_iteration": 2}, "one update per iteration"),
+    ],
+)
+def test_what_cannot_overlap_is_said(flow: dict[str, Any], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        build(small.config(workflow={"name": "async", "learners": 2, "overlap": True, **flow}))
 
 
 def test_learners_that_share_batches_average_every_gradient() -> None:

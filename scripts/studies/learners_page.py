@@ -1,0 +1,214 @@
+"""Writes docs/results/learners.md from what learners.py measured: tables, goals, model."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from learners import GROUPS, STEP
+from workflows_page import NETWORK, base_costs, scaled
+
+from jaxrl_hpc.scaling.costs import Costs, JobPlan
+from jaxrl_hpc.scaling.model import LatencyBandwidth
+from jaxrl_hpc.scaling.workflow_models import simulate
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "learners.md"
+CALM = 2.0  # load above which a cell was measured on a busy machine
+Cells = dict[str, dict[str, Any]]
+
+
+def shape(cell: dict[str, Any]) -> str:
+    return f"{cell['learners']} + {cell['actors']}" if cell["actors"] else str(cell["learners"])
+
+
+def goals_table(cells: Cells) -> list[str]:
+    """Ours beside EXARL's, where both cells of a ratio are measured."""
+    lines = ["| what | published (EXARL) | goal | here |", "|---|---|---|---|"]
+    queue = "rma_queue against async, 1 + 8, "
+    for text, theirs, goal, ours, base in (
+        (
+            "8 + 8 against 1 + 8, 20 ms",
+            "+43.4 % throughput",
+            1.434,
+            "async own 8+8 20ms",
+            "async own 1+8 20ms",
+        ),
+        ("8 + 16 against 1 + 8, 20 ms", "−31 % time", 1 / 0.69, "async own 8+16 20ms", "async own 1+8 20ms"),
+        ("8 learners against one, 16 actors, 20 ms", "–", 5.0, "async own 8+16 20ms", "async own 1+16 20ms"),
+        ("2 + 8 against 1 + 8, no update time", "–", 0.95, "async own 2+8 0ms", "async own 1+8 0ms"),
+        (f"{queue}even steps", "−25 % time", 1.0, "rma_queue own 1+8 0ms", "async own 1+8 0ms"),
+        (f"{queue}heavy tails", "–", 1.0, "rma_queue own 1+8 0ms tail1.5", "async own 1+8 0ms tail1.5"),
+    ):
+        found = [cells.get(f"speed {name}") for name in (ours, base)]
+        value = "not measured yet"
+        if found[0] and found[1]:
+            ratio = found[0]["steps_per_second"] / found[1]["steps_per_second"]
+            load = max(one["load_before"] for one in found if one)
+            verdict = "met" if ratio >= goal else "missed"
+            if load > CALM:
+                verdict = f"undecided: cells measured one after the other at a load of up to {load:.0f}"
+            value = f"{ratio:.2f} × the steps/s, {verdict}"
+        lines.append(f"| {text} | {theirs} | ≥ {goal:.2f} × | {value} |")
+    return lines
+
+
+def speed_table(cells: Cells, predicted: dict[str, float]) -> list[str]:
+    lines = [
+        "| workflow | mode | learners + actors | update | steps/s | × 1 learner | updates/step "
+        "| learners idle | actors idle | lag | model | load |",
+        "|---" * 12 + "|",
+    ]
+    for name, found in cells.items():
+        cell = found["cell"]
+        if cell["steps"]:
+            continue
+        one = next(
+            (c["steps_per_second"] for c in cells.values()
+             if not c["cell"]["steps"] and c["cell"]["learners"] == 1 and c["cell"]["mode"] == "own"
+             and all(c["cell"][k] == cell[k] for k in ("workflow", "actors", "update", "tail"))),
+            None,
+        )  # fmt: skip
+        speed, model = found["steps_per_second"], predicted.get(name)
+        tail = f", tail {cell['tail']:g}" if cell["tail"] else ""
+        idle = [
+            f"{100 * found[k]:.0f} %" if found[k] is not None else "–" for k in ("learner_idle", "actor_idle")
+        ]
+        beside = f"{model:,.0f} ({100 * (model / speed - 1):+.0f} %)" if model else "–"
+        lag = "–" if found["lag_mean"] is None else f"{found['lag_mean']:.1f}"
+        lines.append(
+            f"| {cell['workflow']} | {cell['mode'] if cell['actors'] else '–'} | {shape(cell)} "
+            f"| {1e3 * cell['update']:g} ms{tail} | {speed:,.0f} | {f'{speed / one:.2f}' if one else '–'} "
+            f"| {found['updates_per_step']:.4f} | {idle[0]} | {idle[1]} | {lag} | {beside} "
+            f"| {found['load_before']:.1f} |"
+        )
+    return lines
+
+
+def solve_tables(cells: Cells) -> list[str]:
+    """By group and split: how many seeds solved it, when, and the last evaluation of all."""
+    lines = [
+        "| group | env | workflow | learners + actors | rate | seeds | solved | median seconds "
+        "| median steps | last evaluation |",
+        "|---" * 10 + "|",
+    ]
+    learned = [c for c in cells.values() if c["cell"]["steps"]]
+
+    def kind(found: dict[str, Any]) -> tuple[Any, ...]:
+        cell = found["cell"]
+        words = [cell["workflow"], *([cell["mode"]] if cell["actors"] else []), *cell["extra"]]
+        return cell["group"], cell["env"], " ".join(words), shape(cell), cell["rate"]
+
+    for key, several in itertools.groupby(sorted(learned, key=kind), key=kind):
+        runs = list(several)
+        times = np.array([run["solved"] or (np.inf, np.inf) for run in runs], float)
+        steps, seconds = np.median(times, axis=0)
+        last = [run["curve"][-1][1] for run in runs if run["curve"]]
+        cells_of_row = [*key[:4], f"{key[4]:g} ×", len(runs), int(np.isfinite(times[:, 0]).sum())]
+        cells_of_row += [f"{seconds:.0f}" if np.isfinite(seconds) else "–"]
+        cells_of_row += [f"{steps:,.0f}" if np.isfinite(steps) else "–"]
+        cells_of_row += [f"{np.mean(last):.4g} ({min(last):.4g} to {max(last):.4g})" if last else "–"]
+        lines.append("| " + " | ".join(map(str, cells_of_row)) + " |")
+    return lines
+
+
+def modelled(cells: Cells) -> Cells:
+    """Speed cells of a calm machine that the model knows: it has no shared batches and no heavy tails."""
+
+    def known(found: dict[str, Any]) -> bool:
+        cell = found["cell"]
+        plain = not cell["steps"] and not cell["tail"] and cell["mode"] == "own"
+        return plain and found["load_before"] <= CALM
+
+    return {name: found for name, found in cells.items() if known(found)}
+
+
+def prediction(costs: Costs, cell: dict[str, Any], unrolls: int | None = None) -> float:
+    plan = JobPlan(cell["workflow"], cell["learners"], cell["actors"], in_flight=1)
+    return simulate(costs._replace(accelerator=cell["update"]), plan, unrolls).steps_per_second
+
+
+def fit(costs: Costs, cells: Cells) -> tuple[dict[str, float], str]:
+    """Fitted to cells with one learner, checked against the others -> (steps/s by name, sentence)."""
+    known = modelled(cells)
+    small = {n: c for n, c in known.items() if c["cell"]["learners"] == 1}
+    if len(small) < 3:
+        return {}, "Cells of a calm machine to fit the model to are missing."
+    best, least = costs, np.inf
+    for slow, late, handle in itertools.product(
+        (1.0, 1.5, 2.0, 3.0), (0.0, 2e-4, 4e-4, 8e-4), (1e-4, 5e-4, 2e-3)
+    ):
+        tried = scaled(costs, slow, late, handle)
+        errors = [
+            np.log(prediction(tried, c["cell"], 200) / c["steps_per_second"]) ** 2 for c in small.values()
+        ]
+        if sum(errors) < least:
+            best, least = tried, sum(errors)
+    predicted = {name: prediction(best, found["cell"]) for name, found in known.items()}
+    off = [
+        abs(predicted[n] / c["steps_per_second"] - 1) for n, c in known.items() if c["cell"]["learners"] > 1
+    ]
+    text = "Cells with several learners are missing."
+    if off:
+        text = (
+            f"Fitted to {len(small)} cells with one learner; on {len(off)} cells with several, none "
+            f"fitted to, its error is {100 * np.median(off):.0f} % in the median and {100 * max(off):.0f} % "
+            "at worst (goal: 10 % and 40 %)."
+        )
+    return predicted, text
+
+
+def far_table(costs: Costs) -> list[str]:
+    """A core per rank and a real network; updates of 20 ms."""
+    lines = ["| workflow | 1 + 8 | 8 + 8 | 8 + 16 | 20 + 120 | 100 + 10,000 |", "|---" * 6 + "|"]
+    apart = costs._replace(cores=0, message=LatencyBandwidth(*NETWORK), accelerator=0.02)
+    for workflow in ("async", "rma", "rma_queue"):
+        row = []
+        for learners, actors in ((1, 8), (8, 8), (8, 16), (20, 120), (100, 10_000)):
+            plan = JobPlan(workflow, learners, actors, in_flight=1)
+            row.append(f"{simulate(apart, plan).steps_per_second:,.0f}")
+        lines.append(f"| {workflow} | " + " | ".join(row) + " |")
+    return lines
+
+
+def write(data: dict[str, Any]) -> None:
+    cells: Cells = dict(sorted(data["cells"].items()))
+    wanted = {cell.name for cells_of in GROUPS.values() for cell in cells_of()}
+    missing = sorted(wanted - set(cells))
+    busy = [name for name, found in cells.items() if found["load_before"] > CALM]
+    costs = base_costs(data, STEP) if cells else None
+    predicted, verdict = fit(costs, cells) if costs else ({}, "Nothing is measured yet.")
+    lines = [
+        "# Several learners on emulated accelerators",
+        "",
+        "A2C with V-trace on CartPole, 8 copies per rank that acts, unrolls of 16 steps, one unroll per "
+        "learner and iteration: every step is learned from once whatever the number of learners. A step of "
+        "all copies takes 2 ms and learning from an unroll the time said; neither uses a core, so that many "
+        f"ranks share {data.get('machine', {}).get('cores', 2)} cores. Times are emulated: published figures "
+        "beside them are of real networks on real nodes. Made by `python scripts/studies/learners.py`, one "
+        "cell at a time.",
+        "",
+        f"{len(wanted) - len(missing)} of {len(wanted)} cells are measured, {len(busy)} of them on a busy "
+        f"machine (load above {CALM:g}: they say little about speed). The rest, on a calm one: "
+        "`python scripts/studies/learners.py run goals speed tail solve exabooster convergence --calm 1`.",
+        "",
+        "## Goals",
+        "",
+        *goals_table(cells),
+        "",
+    ]
+    if cells:
+        lines += ["## Speed", "", *speed_table(cells, predicted), ""]
+    if any(found["cell"]["steps"] for found in cells.values()):
+        lines += ["## Learning and time to solve", "", *solve_tables(cells), ""]
+    lines += ["## The model", "", verdict, ""]
+    if costs:
+        lines += [
+            "Steps per second by the model, a core per rank, updates of 20 ms:",
+            "",
+            *far_table(costs),
+            "",
+        ]
+    PAGE.write_text("\n".join(lines))
+    print(f"wrote {PAGE}")
