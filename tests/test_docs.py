@@ -35,9 +35,12 @@ def test_architecture_names_every_part():
 
 def test_links_between_pages_lead_somewhere():
     broken = []
+    # made by `make docs`
+    made = {DOCS / name for name in ("reference/api.md", "reference/config.md", "gallery.md")}
     for page in DOCS.rglob("*.md"):
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-            if "://" not in target and not (page.parent / target).exists():
+            path = (page.parent / target).resolve()
+            if "://" not in target and path not in made and not path.exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert not broken
 

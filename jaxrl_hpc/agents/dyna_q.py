@@ -27,7 +27,7 @@ from jaxrl_hpc.networks.world_model import WorldModel
 from jaxrl_hpc.ops import optimise
 from jaxrl_hpc.ops.losses import huber, select_action
 from jaxrl_hpc.ops.returns import fold_window, take_step
-from jaxrl_hpc.schema import static, traced
+from jaxrl_hpc.schema import traced
 from jaxrl_hpc.types import (
     Agent,
     Array,
@@ -41,16 +41,11 @@ from jaxrl_hpc.types import (
 )
 
 
-class Config(dqn.DQNOptions):
+class Config(world.WorldModelConfig, dqn.DQNOptions):
     """Dyna-Q's settings."""
 
     name: Literal["dyna_q"] = "dyna_q"
-    planning_updates: int = static(4, "simulated batches per real batch", ge=1, le=64)
     sweep_power: float = traced(0.5, "starts are drawn by |TD error| to this power; 0: evenly", ge=0)
-    ensemble: int = static(1, "world models", ge=1, le=16)
-    model_hidden: tuple[int, ...] = static((64, 64), "widths of a world model's layers", min_length=1)
-    model_learning_rate: float = traced(1e-3, "Adam step size of the world model", gt=0)
-    model_tolerance: float = traced(0.1, "largest model_error with which simulated steps count", gt=0)
     normalise: NormaliseConfig = NormaliseConfig()
 
 
@@ -64,6 +59,9 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     q_net = config.q_network(make_torso(config.network, spec), num_actions)
     model = WorldModel(config.ensemble, config.model_hidden, state_size)
     updates_per_batch = config.planning_updates + 1
+
+    def code(action: Array) -> Array:  # [N] -> [N, A]
+        return jax.nn.one_hot(action, num_actions)
 
     def q_values(params: PyTree, obs: Array) -> Array:  # [N, D] -> [N, A]
         return q_net.apply(params, as_features(obs, spec, config.network.torso))  # type: ignore[return-value]
@@ -108,8 +106,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         """
         steps = []
         for step_key in jax.random.split(key, length):
-            coded = jax.nn.one_hot(action, num_actions)
-            found = world.predict(model, state.params["model"], state.aux, obs, coded)
+            found = world.predict(model, state.params["model"], state.aux, obs, code(action))
             next_obs, reward, discount = world.simulate(state.aux, found, obs, step_key)
             steps.append(Transition(obs, action, reward, discount, discount < 0.5, next_obs, ()))
             obs = next_obs
@@ -163,8 +160,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
             return jnp.mean(batch.weight * huber(error, state.hypers["huber_delta"])), (error, value)
 
         def model_loss(params: PyTree) -> Array:
-            coded = jax.nn.one_hot(steps.action, num_actions)
-            found = world.predict(model, params, state.aux, steps.obs, coded)
+            found = world.predict(model, params, state.aux, steps.obs, code(steps.action))
             square, entropy = world.errors(state.aux, found, steps.obs, steps)
             return (square + entropy).mean(axis=1).sum()  # each member as if it were alone
 
@@ -215,9 +211,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         gradient=gradient,
         apply=apply,
         minibatches=minibatches,
-        statistics=lambda state, steps: world.fresh(
-            model, state.params["model"], state.aux, steps, num_actions
-        ),
+        statistics=lambda state, steps: world.fresh(model, state.params["model"], state.aux, steps, code),
         update_statistics=lambda state, new: state._replace(aux=world.learn(state.aux, new)),
     )
     return normalise.wrap(config.normalise, spec, agent)

@@ -6,6 +6,7 @@ from fresh steps, before these are learned from, so the error is that of a predi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -14,9 +15,20 @@ import optax
 
 from jaxrl_hpc.networks.world_model import Prediction, WorldModel
 from jaxrl_hpc.ops import running_stats
+from jaxrl_hpc.schema import AgentConfig, static, traced
 from jaxrl_hpc.types import Array, PyTree, Transition
 
 ERROR_MEMORY = 0.99  # of the running error, per unroll
+
+
+class WorldModelConfig(AgentConfig):
+    """Settings of every agent that plans with a world model."""
+
+    planning_updates: int = static(4, "simulated batches per real batch", ge=1, le=64)
+    ensemble: int = static(1, "world models", ge=1, le=16)
+    model_hidden: tuple[int, ...] = static((64, 64), "widths of a world model's layers", min_length=1)
+    model_learning_rate: float = traced(1e-3, "Adam step size of the world model", gt=0)
+    model_tolerance: float = traced(0.1, "largest model_error with which simulated steps count", gt=0)
 
 
 class Knowledge(NamedTuple):
@@ -53,7 +65,7 @@ def _standard(statistics: running_stats.RunningStats, x: Array) -> Array:
 
 
 def predict(model: WorldModel, params: PyTree, known: Knowledge, state: Array, action: Array) -> Prediction:
-    """Of standardised change and reward, for states [N, D] and one-hot actions [N, A]."""
+    """Of standardised change and reward, for states [N, D] and coded actions [N, A]."""
     return model.apply(params, _standard(known.state, state), action)  # type: ignore[return-value]
 
 
@@ -78,12 +90,24 @@ def simulate(known: Knowledge, found: Prediction, state: Array, key: Array) -> t
     return state + change, reward, jax.nn.sigmoid(-pick(found.end))
 
 
-def fresh(model: WorldModel, params: PyTree, known: Knowledge, steps: Transition, actions: int) -> Fresh:
-    """What an unroll [T, B] of new steps teaches before it is learned from."""
+def disagreement(found: Prediction) -> Array:
+    """Root mean square, over changes and reward, of the members' spread: [N], in standardised units."""
+    outputs = jnp.concatenate([found.change, found.reward[..., None]], axis=-1)
+    return jnp.sqrt(outputs.var(axis=0).mean(axis=-1))
+
+
+def fresh(
+    model: WorldModel,
+    params: PyTree,
+    known: Knowledge,
+    steps: Transition,
+    code: Callable[[Array], Array],
+) -> Fresh:
+    """What an unroll [T, B] of new steps teaches before it is learned from; `code` makes actions [N, A]."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps._replace(extras=()))
     state = flat.obs.reshape(flat.reward.shape[0], -1)
     change = flat.next_obs.reshape(state.shape) - state
-    found = predict(model, params, known, state, jax.nn.one_hot(flat.action, actions))
+    found = predict(model, params, known, state, code(flat.action))
     square, _ = errors(known, found, state, flat)
     wrong = (found.end > 0) != (flat.discount < 0.5)
     return Fresh(

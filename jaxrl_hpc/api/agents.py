@@ -60,6 +60,24 @@ def dyna_q(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
 
 
 @documented("agent", "agents")
+def iql(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
+    """Implicit Q-learning, from recorded transitions; continuous actions."""
+    return make("iql", spec, num_envs=num_envs, **settings)
+
+
+@documented("agent", "agents")
+def mbpo(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
+    """SAC that also learns from rollouts in a learned ensemble; continuous actions."""
+    return make("mbpo", spec, num_envs=num_envs, **settings)
+
+
+@documented("agent", "agents")
+def mbpo_td3(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
+    """TD3 that also learns from rollouts in a learned ensemble; continuous actions."""
+    return make("mbpo_td3", spec, num_envs=num_envs, **settings)
+
+
+@documented("agent", "agents")
 def ppo(spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Agent:
     """Proximal policy optimisation; discrete and continuous actions."""
     return make("ppo", spec, num_envs=num_envs, **settings)

@@ -2,7 +2,7 @@
 
 examples:
   jaxrl-hpc record runs/pendulum_td3 --steps 50000 --out pendulum.parquet
-  jaxrl-hpc record runs/pendulum_td3 --steps 50000 --out mixed.parquet --random 0.5
+  jaxrl-hpc record runs/pendulum_td3 --random 0.5 --out mixed.parquet
   jaxrl-hpc train pendulum_td3_bc workflow.dataset=mixed.parquet
 
 docs/offline.md has the format of the file.

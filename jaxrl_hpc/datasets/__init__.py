@@ -147,6 +147,10 @@ def check_fits(dataset: Dataset, spec: EnvSpec) -> None:
     kinds = ["discrete" if one.discrete else "continuous" for one in (dataset.spec, spec)]
     if kinds[0] != kinds[1]:
         raise UserError(f"dataset {path}: actions are {kinds[0]}, but those of {spec.name} are {kinds[1]}")
+    if spec.action_sizes:
+        raise UserError(
+            f"dataset {path}: {spec.name} has actions of several choices, which no agent with a replay takes"
+        )
     if spec.num_actions is not None:
         low, high = int(found.action.min()), int(found.action.max())
         if low < 0 or high >= spec.num_actions:

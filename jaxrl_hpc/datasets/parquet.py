@@ -164,6 +164,7 @@ def _spec_of_json(path: str | Path, found: Any) -> EnvSpec | None:
             action_low=low,
             action_high=high,
             max_episode_steps=int(found["max_episode_steps"]),
+            action_sizes=tuple(map(int, found.get("action_sizes", ()))),
         )
     except (KeyError, TypeError, ValueError):
         raise UserError(f"dataset {path}: its description of the environment is damaged") from None

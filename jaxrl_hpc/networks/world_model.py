@@ -34,7 +34,7 @@ class WorldModel(nn.Module):
     activation: str = "silu"
 
     @nn.compact
-    def __call__(self, state: Array, action: Array) -> Prediction:  # [N, D], one-hot [N, A]
+    def __call__(self, state: Array, action: Array) -> Prediction:  # [N, D], [N, A]
         chex.assert_rank([state, action], 2)
         x = jnp.concatenate([state, action], axis=-1)
         outputs = jnp.stack(

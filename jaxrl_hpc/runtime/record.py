@@ -108,6 +108,8 @@ def draw_action(spec: EnvSpec, key: Array) -> Array:
     """One of all actions, all equally likely."""
     if spec.num_actions is not None:
         return jax.random.randint(key, (), 0, spec.num_actions, jnp.int32)
+    if spec.action_sizes:
+        return jax.random.randint(key, spec.action_shape, 0, jnp.array(spec.action_sizes), jnp.int32)
     assert spec.action_low is not None and spec.action_high is not None
     return jax.random.uniform(key, spec.action_shape, minval=spec.action_low, maxval=spec.action_high)
 

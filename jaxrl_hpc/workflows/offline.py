@@ -27,7 +27,8 @@ from jaxrl_hpc.rollout import Episodes
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Array, Env, Job, Metrics, Replay, Role, Transition, Workflow
 from jaxrl_hpc.workflows import fused
-from jaxrl_hpc.workflows.base import TraceableWorkflow, WorkflowConfig
+from jaxrl_hpc.workflows.base import TraceableWorkflow
+from jaxrl_hpc.workflows.config import WorkflowConfig
 from jaxrl_hpc.workflows.fused import FusedState
 
 BLOCK = 8192  # rows that the host hands over at once

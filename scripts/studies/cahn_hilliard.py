@@ -16,8 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cahn_hilliard_accuracy  # these are beside this file
-import curves
+import curves  # beside this file
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -200,7 +199,7 @@ def write_page() -> None:
             "![best constant temperature](cahn_hilliard_rule.png)",
             "",
         ]
-    lines += cahn_hilliard_accuracy.section()
+    lines += ["[How accurate the simulator is](cahn_hilliard_accuracy.md)", ""]
     lines += ["| agent | command | commit |", "|---|---|---|"]
     for run in runs:
         words = " ".join(command(run.agent))

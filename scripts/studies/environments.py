@@ -45,8 +45,10 @@ GROUPS = {
     "Atari games": lambda n: n.endswith("-Atari"),
     "probes": lambda n: n.startswith("Probe"),
     "one's own": lambda n: n in ("gymnasium", "jumanji", "mpi_program"),
+    "recorded data": lambda n: n == "dataset",
 }
 WORDS = {
+    "recorded data": "a file of transitions in the place of an environment ([offline.md](offline.md))",
     "classic control": "gymnax, in the program; see [gymnax](https://github.com/RobertTLange/gymnax)",
     "MinAtar games": "gymnax, in the program",
     "bsuite": "gymnax, in the program",

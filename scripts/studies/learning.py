@@ -51,6 +51,9 @@ class Study(NamedTuple):
     references: tuple[tuple[str, str, bool], ...] = ()  # label, rule of ExaBooster, bound to its actions?
     comparisons: tuple[Comparison, ...] = ()
     tunings: tuple[Tuning, ...] = ()
+    prepare: tuple[
+        tuple[str, ...], ...
+    ] = ()  # commands that make what entries learn from, as a run or a file
     earlier: str = ""  # runs that were made and seen before those of the page, and how they came out
 
     @property
@@ -95,6 +98,20 @@ MINATAR_DQN = (
     "run.total_env_steps=2_000_000", "agent.batch_size=32", "workflow.updates_per_iteration=1",
     "run.eval_every=200_000",
 )  # fmt: skip
+
+PENDULUM_AS_MBPO = (  # pendulum_mbpo's settings for pendulum_sac: what is left is the model and planning
+    "agent.random_fraction=0.0", "replay.min_size=200", "workflow.num_envs=1",
+    "workflow.updates_per_iteration=20", "run.total_env_steps=2_000", "run.log_every=250",
+    "run.eval_every=250",
+)  # fmt: skip
+EXABOOSTER_AS_MBPO = (  # the same for ExaBooster
+    "agent.random_fraction=0.0", "replay.capacity=65_536", "replay.min_size=4_000",
+    "workflow.updates_per_iteration=12", "run.total_env_steps=48_000", "run.log_every=4_000",
+    "run.eval_every=8_000",
+)  # fmt: skip
+EXABOOSTER_144K = ("run.total_env_steps=144_000", "run.eval_every=16_000")
+PENDULUM_DATA = ("workflow.dataset=runs/studies/pendulum_offline/data.parquet",)
+EXABOOSTER_DATA = ("workflow.dataset=runs/studies/exabooster_offline/data.parquet",)
 
 STUDIES = {
     "cartpole": Study(
@@ -188,6 +205,79 @@ STUDIES = {
         "SAC on Pendulum-v1, 20k steps",
         "One update per step. Settings were tried once, on seeds 1000 to 1003, and left as they were.",
         (Entry("sac", "pendulum_sac", 8, -160),),
+    ),
+    "pendulum_mbpo": Study(
+        "MBPO on Pendulum-v1: real steps saved by a learned model",
+        "The goal is SAC's -160 with a third of its real steps, 1.67k of 5k ([SAC](pendulum_sac.md)). MBPO "
+        "makes 20 updates per step, 16 of them simulated. Its control sac_20_updates has the same data, "
+        "copies, networks and as many updates, all of them real.",
+        (
+            Entry("mbpo", "pendulum_mbpo", 8, -160),
+            Entry("sac_20_updates", "pendulum_sac", 8, -160, PENDULUM_AS_MBPO),
+        ),
+        comparisons=(Comparison("mbpo", "sac_20_updates", "the model, at equally many updates"),),
+    ),
+    "exabooster_mbpo": Study(
+        "MBPO on ExaBoosterContinuous-v0: real steps saved by a learned model",
+        "Improvement over the regulator. The goal is SAC's score with a third of its real steps: sac has "
+        "144k steps, mbpo and its control 48k. The control sac_12_updates has mbpo's data, copies, networks "
+        "and as many updates, all of them real.",
+        (
+            Entry("mbpo", "exabooster_continuous_mbpo", 8),
+            Entry("sac_12_updates", "exabooster_continuous_sac", 8, None, EXABOOSTER_AS_MBPO),
+            Entry("sac", "exabooster_continuous_sac", 8, None, EXABOOSTER_144K),
+        ),
+        metric="eval_improvement",
+        comparisons=(
+            Comparison("mbpo", "sac_12_updates", "the model, at equally many updates"),
+            Comparison("mbpo", "sac", "a third of the real steps"),
+        ),
+    ),
+    "pendulum_offline": Study(
+        "Learning Pendulum-v1 from a recording",
+        "50k recorded steps: half of the episodes by a TD3 that was stopped early, half with random actions. "
+        "20k updates without acting; offline_online makes 10k and then acts for 3k steps. Behaviour cloning "
+        "(bc_alpha = 0) and TD3 without imitation are the controls.",
+        (
+            Entry("iql", "pendulum_iql", 8, None, PENDULUM_DATA),
+            Entry("td3_bc", "pendulum_td3_bc", 8, None, PENDULUM_DATA),
+            Entry("offline_online", "pendulum_offline_online", 8, None, PENDULUM_DATA),
+            Entry("behaviour_cloning", "pendulum_td3_bc", 8, None, (*PENDULUM_DATA, "agent.bc_alpha=0.0")),
+            Entry("td3", "pendulum_td3_bc", 8, None, (*PENDULUM_DATA, "agent.behaviour_cloning=false")),
+        ),
+        comparisons=(
+            Comparison("iql", "behaviour_cloning", "IQL against imitation"),
+            Comparison("td3_bc", "behaviour_cloning", "TD3+BC against imitation"),
+            Comparison("offline_online", "td3_bc", "acting for 3k steps"),
+        ),
+        prepare=(
+            "train pendulum_td3 run.total_env_steps=12_000 --run-dir runs/studies/pendulum_offline/td3_12k",
+            "record runs/studies/pendulum_offline/td3_12k --steps 50000 --random 0.5 "
+            "--out runs/studies/pendulum_offline/data.parquet",
+        ),
+    ),
+    "exabooster_offline": Study(
+        "Learning ExaBoosterContinuous-v0 from a recording",
+        "Improvement over the regulator. 100k recorded steps: 0.7 of the episodes by a TD3 of 100k steps as "
+        "it explores, 0.3 with random actions. 20k updates without acting.",
+        (
+            Entry("iql", "exabooster_continuous_iql", 8, None, EXABOOSTER_DATA),
+            Entry(
+                "behaviour_cloning",
+                "exabooster_continuous_iql",
+                8,
+                None,
+                (*EXABOOSTER_DATA, "agent.advantage_scale=0.0"),
+            ),
+        ),
+        metric="eval_improvement",
+        comparisons=(Comparison("iql", "behaviour_cloning", "IQL against imitation"),),
+        prepare=(
+            "train exabooster_continuous_td3 run.total_env_steps=100_000 "
+            "--run-dir runs/studies/exabooster_offline/td3_100k",
+            "record runs/studies/exabooster_offline/td3_100k --steps 100000 --random 0.3 "
+            "--out runs/studies/exabooster_offline/data.parquet",
+        ),
     ),
     "mountain_car_continuous_sac": Study(
         "SAC on MountainCarContinuous-v0",
@@ -455,6 +545,10 @@ def tuning_folder(study: str) -> Path:
 
 
 def train(study: str, only: str | None) -> None:
+    for line in STUDIES[study].prepare:
+        arguments = line.split()
+        if not (ROOT / arguments[-1]).exists():
+            subprocess.run([sys.executable, "-m", "jaxrl_hpc.cli.main", *arguments], cwd=ROOT, check=True)
     for one in STUDIES[study].tunings:
         if only in (None, one.name):
             tuning.train(one, tuning_folder(study))
@@ -555,6 +649,20 @@ def tuned(study: str) -> list[str]:
     return ["", "## Tuning", "", head, *lines] if lines else []
 
 
+def recorded(study: Study, rows: list[tuple[Entry, RunData]]) -> list[str]:
+    """What entries learned from, if it was recorded."""
+    found = [run.summary for _, run in rows if "dataset_return" in run.summary]
+    if not found:
+        return []
+    summary = found[0]
+    lines = [f"- `jaxrl-hpc {line}`" for line in study.prepare]
+    text = (
+        f"{summary['dataset_transitions']:,} transitions; mean return of its {summary['dataset_episodes']:,} "
+        f"whole episodes {summary['dataset_return']:.1f}. Made by"
+    )
+    return ["", "## The recording", "", text, "", *lines]
+
+
 def figure_of(study: str) -> Figure:
     """From the stored curves."""
     runs, metric = curves.load(study)
@@ -648,6 +756,7 @@ def write_page(study: str) -> None:
         *(["", not_again] if kept else []),
         *compared(study, rows),
         *tuned(study),
+        *recorded(description, rows),
         "",
         "## Commands",
         "",

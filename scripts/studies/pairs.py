@@ -1,10 +1,13 @@
 """The table of configs in docs/agents.md: which agent is ready for which environment.
 
 Run it after adding a config: python scripts/studies/pairs.py
+With --missing it lists the configs that no command on a page of docs/results/ trains.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,16 @@ def with_table(text: str) -> str:
     return page_table.replaced(text, BEGIN, table())
 
 
+def without_run() -> list[str]:
+    """Names of configs in configs/ without a recorded run."""
+    pages = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "results").glob("*.md")))
+    trained = set(re.findall(r"jaxrl-hpc train (\S+)", pages))
+    return [path.stem for path in sorted((ROOT / "configs").glob("*.yaml")) if path.stem not in trained]
+
+
 if __name__ == "__main__":
+    if "--missing" in sys.argv[1:]:
+        print("\n".join(without_run()))
+        sys.exit()
     PAGE.write_text(with_table(PAGE.read_text()))
     print(f"written to {PAGE}")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_hpc.agents import ddpg, dqn, dyna_q, recurrent_dqn, sac, td3
+from jaxrl_hpc.agents import ddpg, dqn, dyna_q, iql, mbpo, recurrent_dqn, sac, td3
 from jaxrl_hpc.agents.normalise import NormaliseConfig
 from jaxrl_hpc.networks.recurrent import initial_carry
 from jaxrl_hpc.networks.torso import NetworkConfig
@@ -51,6 +51,20 @@ CASES: dict[str, tuple[Any, Any, EnvSpec]] = {
         sac.Config(network=SMALL, batch_size=8, batch_norm=True, normalise=NormaliseConfig(observation=True)),
         CONTINUOUS,
     ),
+    "iql": (iql, iql.Config(network=SMALL, n_step=2, batch_size=8), CONTINUOUS),
+    "mbpo": (
+        mbpo,
+        mbpo.Config(
+            network=SMALL, batch_size=8, planning_updates=2, normalise=NormaliseConfig(observation=True)
+        ),
+        CONTINUOUS,
+    ),
+    "mbpo batch norm": (
+        mbpo,
+        mbpo.Config(network=SMALL, batch_size=8, planning_updates=2, batch_norm=True),
+        CONTINUOUS,
+    ),
+    "td3 cloning": (td3, td3.Config(network=SMALL, batch_size=8, behaviour_cloning=True), CONTINUOUS),
     "td3": (td3, td3.Config(network=SMALL, n_step=2, batch_size=8, noise="ou"), CONTINUOUS),
     "ddpg": (ddpg, ddpg.Config(network=SMALL, batch_size=8), CONTINUOUS),
 }

@@ -25,7 +25,7 @@ def test_identifiers_become_words(identifier: str, text: str) -> None:
 
 def test_metrics_have_units_and_capitals() -> None:
     assert title("wall_seconds") == "Wall time (min)"
-    assert title("eval_length") == "Evaluation episode length (steps)"
+    assert title("eval_length") == "Evaluation length (steps)"
     assert title("policy_loss") == "Policy loss"
     assert title("compile_seconds") == "Compile (s)"
 

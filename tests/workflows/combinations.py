@@ -20,10 +20,14 @@ AGENTS: dict[str, dict[str, Any]] = {  # by name, and options of the same agent 
     "td3": {},
     "ddpg": {},
     "sac": {},
+    "iql": {},
+    "mbpo": {"model_hidden": [8]},
+    "mbpo_td3": {"model_hidden": [8]},
     "sac crossq": {"batch_norm": True},
     "sac droq": {"dropout": 0.1, "critics": 3, "network": {"hidden": [8], "layer_norm": True}},
 }
-CONTINUOUS = ("td3", "ddpg", "sac")
+CONTINUOUS = ("td3", "ddpg", "sac", "iql", "mbpo", "mbpo_td3")
+ONE_STEP = ("mbpo", "mbpo_td3")
 ON_POLICY = ("a2c", "ppo", "pqn")
 WORKFLOWS: dict[str, dict[str, Any]] = {
     "fused": {"name": "fused"},
@@ -113,7 +117,7 @@ def _sizes_of_agent(agent: str, small: bool, shards: int) -> dict[str, Any]:
     sizes: dict[str, Any] = {"batch_size": 4 if small else 3 * shards}
     if agent == "recurrent_dqn":
         return sizes | ({"burn_in": 0, "length": 2} if small else {"burn_in": 1, "length": 3, "n_step": 2})
-    return sizes | {"n_step": 1 if small else 3}
+    return sizes | {"n_step": 1 if small or agent in ONE_STEP else 3}
 
 
 def _unroll_of(agent: str, small: bool) -> int:

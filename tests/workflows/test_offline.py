@@ -9,7 +9,7 @@ import pytest
 
 import jaxrl_hpc as rl
 from jaxrl_hpc import config as configs
-from jaxrl_hpc import datasets
+from jaxrl_hpc import datasets, rollout
 from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
@@ -227,3 +227,33 @@ def test_bad_arguments_of_record_are_one_sentence(run, tmp_path, capsys) -> None
     ):
         assert main(["record", str(run), *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"name": "iql", "advantage_scale": 10.0, "expectile": 0.5, "actor_learning_rate": 3e-3},
+        {"name": "td3", "behaviour_cloning": True, "actor_learning_rate": 3e-3},
+        {"name": "td3", "behaviour_cloning": True, "bc_alpha": 0.0},
+    ],
+    ids=["iql", "td3_bc", "behaviour cloning"],
+)
+def test_better_actions_than_the_recorded_ones_are_found(agent) -> None:
+    """Random actions in an environment that pays minus the squared distance to a goal seen in the state."""
+    found = config(
+        agent={"network": {"hidden": [32]}, "batch_size": 64, "learning_rate": 3e-3, "gamma": 0.7, **agent},
+        env={"name": "ProbeBothContinuous"},
+        replay={"capacity": 4000},
+        workflow={"dataset": str(made.random_file("ProbeBothContinuous", 3000))},
+    )
+    flow, state = filled(found)
+    state, _ = jax.jit(flow.step)(state, jnp.int32(1500))
+    parts = build(found)
+    actor = parts.agent.actor(flow.learner(state))
+    best = rollout.evaluate(parts.env, parts.agent, actor, jax.random.key(9), 64).returns.mean()
+    recorded = datasets.behaviour(flow.source.dataset)["return"]
+    if agent.get("bc_alpha") == 0.0:  # the mean of random actions knows nothing of the goal
+        assert best < 0.6 * float(recorded)
+    else:
+        assert best > 0.25 * float(recorded)  # both are negative

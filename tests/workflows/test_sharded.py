@@ -26,6 +26,9 @@ SETTINGS = {
     "ddpg": (BATCH, CONTINUOUS, {"name": "uniform", "capacity": 1200, "min_size": 48}),
     "dqn": ({**BATCH, "n_step": 3, "returns": "c51", "atoms": 5, "noisy": True}, DISCRETE, REPLAY),
     "dyna_q": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, DISCRETE, REPLAY),
+    "iql": (BATCH, CONTINUOUS, REPLAY),
+    "mbpo": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, CONTINUOUS, REPLAY),
+    "mbpo_td3": ({**BATCH, "planning_updates": 2, "model_hidden": [8]}, CONTINUOUS, REPLAY),
     "ppo": ({**SMALL, "minibatches": 2, "epochs": 2, "kl_stop": True}, CONTINUOUS, None),
     "pqn": ({**SMALL, "minibatches": 2, "epochs": 2}, DISCRETE, None),
     "recurrent_dqn": (
@@ -69,7 +72,9 @@ def test_every_agent_learns_in_shards(name):
     assert np.isfinite(metrics["loss"])
     counters = runner.counters()
     assert counters["env_steps"] == runner.parts.workflow.warmup_steps + 3 * 24 * 4
-    per_update = {"ppo": 4, "pqn": 4, "dyna_q": 3}.get(name, 1) * (2 if SETTINGS[name][2] else 1)
+    per_update = {"ppo": 4, "pqn": 4, "dyna_q": 3, "mbpo": 3, "mbpo_td3": 3}.get(name, 1) * (
+        2 if SETTINGS[name][2] else 1
+    )
     assert counters["updates"] == metrics["updates"] == 3 * per_update
 
 

@@ -16,6 +16,7 @@ from jaxrl_hpc.envs.exabooster.config import ExaBoosterConfig
 from jaxrl_hpc.types import Array, Env, PyTree
 
 if TYPE_CHECKING:
+    from jaxrl_hpc.datasets import Dataset
     from jaxrl_hpc.envs.exabooster.environment import EnvParams, ExaBooster
 
 INFO_KEYS = ("abs_error", "regulator_abs_error")  # per step, to be summed over an episode
@@ -48,7 +49,15 @@ def make_env(config: ExaBoosterConfig) -> Env:
         episode = record_episode(env, params, act, key, carry)
         episode_figure(episode, label).savefig(folder / "episode.png")
 
-    return from_gymnax(env, params, config.name, INFO_KEYS, summarise).with_hooks(picture=picture)
+    made = from_gymnax(env, params, config.name, INFO_KEYS, summarise)
+
+    def read_recording(path: str) -> Dataset:
+        """A BOOSTR CSV as transitions of this environment."""
+        from jaxrl_hpc.envs.exabooster.transitions import read_transitions
+
+        return read_transitions(path, config, made.spec, np.asarray(params.deltas))
+
+    return made.with_hooks(picture=picture, read_recording=read_recording)
 
 
 def summarise(sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

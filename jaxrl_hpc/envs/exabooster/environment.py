@@ -26,8 +26,8 @@ from jaxrl_hpc.types import Array, PyTree
 
 _CHANNELS = len(channels.NAMES)
 # Rows inside are standardised with VIMIN as an offset; this turns one into EXARL's min–max units.
-_COMPAT_SCALE = (channels.SCALE / (channels.MAXIMUM - channels.MINIMUM)).astype(np.float32)
-_COMPAT_SHIFT = ((channels.CENTRE - channels.MINIMUM) / (channels.MAXIMUM - channels.MINIMUM)).astype(
+COMPAT_SCALE = (channels.SCALE / (channels.MAXIMUM - channels.MINIMUM)).astype(np.float32)
+COMPAT_SHIFT = ((channels.CENTRE - channels.MINIMUM) / (channels.MAXIMUM - channels.MINIMUM)).astype(
     np.float32
 )
 
@@ -197,7 +197,7 @@ class ExaBooster(environment.Environment[EnvState, EnvParams]):
     def get_obs(self, state: EnvState, params: PyTree = None, key: PyTree = None) -> Array:
         if self.config.observation == "stack":
             return state.window
-        return state.window[-_CHANNELS:] * _COMPAT_SCALE + _COMPAT_SHIFT
+        return state.window[-_CHANNELS:] * COMPAT_SCALE + COMPAT_SHIFT
 
     def _change(self, action: Any, params: EnvParams) -> Array:
         if self.config.continuous:
