@@ -225,7 +225,7 @@ def test_replay_sizes_and_tables(monkeypatch, capsys, tmp_path):
 
 def test_threads_command(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(threads, "take_turns", fake_turns)
-    monkeypatch.setattr(threads.machine, "available_cores", lambda: 2)
+    monkeypatch.setattr(threads.host, "available_cores", lambda: 2)
     target = tmp_path / "bench.json"
     assert main.main(["bench", "threads", "--quick", "--json", str(target)]) == 0
     report = json.loads(target.read_text())
@@ -235,5 +235,5 @@ def test_threads_command(monkeypatch, capsys, tmp_path):
 
 
 def test_one_core_has_nothing_to_compare(monkeypatch):
-    monkeypatch.setattr(threads.machine, "available_cores", lambda: 1)
+    monkeypatch.setattr(threads.host, "available_cores", lambda: 1)
     assert main.main(["bench", "threads"]) == 2
