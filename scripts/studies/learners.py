@@ -117,7 +117,7 @@ def solve() -> Iterator[Cell]:
 
 def exabooster() -> Iterator[Cell]:
     for seed, shape, workflow in itertools.product(range(3), ((1, 8), (8, 8)), ("async", "rma_queue")):
-        yield Cell("solve", workflow, *shape, 0.005, env="ExaBooster-v0", seed=seed, steps=250_000)
+        yield Cell("solve", workflow, *shape, 0.005, env="ExaBooster-v0", seed=seed, steps=500_000)
 
 
 def convergence() -> Iterator[Cell]:
@@ -153,7 +153,7 @@ def config_of(cell: Cell, seconds: float) -> configs.Config:
     limits = [(cell.actors or cell.learners) * COPIES / STEP]
     limits += [cell.learners * COPIES * LENGTH / cell.update] if cell.update else []
     steps = cell.steps or int(2 * seconds * min(limits))
-    every = max(per_iteration, int(min(limits)) if not cell.steps else 6_400)
+    every = max(per_iteration, int(min(limits) / 4) if not cell.steps else 6_400)
     run = [
         f"seed={cell.seed}", f"step_seconds={cell.step}", f"step_tail={cell.tail}",
         f"update_seconds={update}", f"total_env_steps={steps}", f"log_every={every}",
@@ -187,6 +187,8 @@ def on_ranks(cell: Cell, seconds: float, folder: Path) -> None:
 def facts(cell: Cell, folder: Path) -> dict[str, Any]:
     table = read_metrics(folder).to_pylist()
     rows = [row for row in table if row["kind"] == "train"]
+    if len(rows) < 3:
+        raise SystemExit(f"{cell.name}: {len(rows)} row(s) of metrics; give it more --seconds")
     begin = max(1, len(rows) // 5)
     first, last, late = rows[begin - 1], rows[-1], rows[begin:]
     elapsed = last["wall_seconds"] - first["wall_seconds"]
