@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 CONFIG ?= exabooster_ppo
 MINUTES ?= 10
+BENCH ?= --quick
 # MPI=0 leaves out mpi4py, mpi4jax and the MPI library itself: everything for one process still works
 MPI ?= 1
 # nvcc without CUDA headers breaks mpi4jax's build; this forces its CPU build
 MPI4JAX_ENV := CUDA_PATH=/dev/null PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help train test test-all test-slow chaos lint types docs lock clean install
+.PHONY: help train test test-all test-slow chaos bench lint types docs lock clean install
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +18,7 @@ help:
 	@echo "make test-all    the other tests of the gate: all cases, kills, jobs of many ranks"
 	@echo "make test-slow   long runs: learning curves, soak tests"
 	@echo "make chaos       random kills, full disks, damaged files and bad inputs for MINUTES=$(MINUTES)"
+	@echo "make bench       training speed beside other libraries, which get .venv-bench (BENCH=$(BENCH))"
 	@echo "make lint types  ruff and mypy"
 	@echo "make docs        the site, in docs/_build/html"
 
@@ -59,6 +61,21 @@ test-slow: install
 chaos: install
 	$(BIN)/python scripts/chaos.py --minutes $(MINUTES)
 
+# The peers have requirements of their own. torch: the CPU build if pip finds one; else set TORCH_INDEX to
+# PyTorch's index of CPU builds, or plain torch brings gigabytes of CUDA libraries
+PEERS := .venv-bench/bin
+TORCH := torch==2.13.0
+.venv-bench/.installed: requirements.lock
+	$(PYTHON) -m venv .venv-bench
+	$(PEERS)/pip install --quiet "$(TORCH)+cpu" || \
+	  $(PEERS)/pip install --quiet $(TORCH_INDEX:%=--index-url %) "$(TORCH)"
+	$(PEERS)/pip install --quiet "$$(sed -n 's/^\(jax==[^ ]*\).*/\1/p' requirements.lock)" \
+	  "$$(sed -n 's/^\(gymnax==[^ ]*\).*/\1/p' requirements.lock)" rejax==0.1.3 sbx-rl==0.28.0 stable-baselines3==2.9.2 flashbax
+	@touch $@
+
+bench: install .venv-bench/.installed
+	$(BIN)/jaxrl-hpc bench train $(BENCH)
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -77,4 +94,4 @@ lock: .venv/.uv
 	  --extra tracking --extra report --extra build --extra docs -o requirements.lock
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-bench build *.egg-info

@@ -128,8 +128,10 @@ def shared():
 before, atexit.register = shared(), recording
 import jaxrl_hpc
 names = [module.name for module in pkgutil.walk_packages(jaxrl_hpc.__path__, "jaxrl_hpc.")]
+peers = "jaxrl_hpc.bench.peers."  # scripts for a Python that has other libraries, and their protocol
 for name in names:
-    if not name.rpartition(".")[2].startswith("lib"):  # shared libraries
+    scripts = name.startswith(peers) and name != peers + "serve"
+    if not name.rpartition(".")[2].startswith("lib") and not scripts:  # lib: shared libraries
         importlib.import_module(name)
 after = shared()
 print(json.dumps({

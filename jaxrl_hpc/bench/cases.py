@@ -1,15 +1,76 @@
-"""The work of `bench train`, as each library is told to do it.
+"""The work of `bench train`, said once for all libraries.
 
-CartPole-v1 (TD3: Pendulum-v1), MLP 64 x 64, batch 128, replay of 65,536, Adam, double DQN with soft target
-updates. Both sides get the same sizes, activation and number of updates; evaluation is left out.
+CartPole-v1 (TD3: Pendulum-v1), MLP 64 x 64, batch 128, replay of 65,536, Adam, soft target updates. All
+libraries get the same sizes, activations and numbers of updates; what a peer computes decides what we do:
+double DQN beside rejax, plain DQN beside the others. Evaluation is left out.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple
 
 FOREVER = 2**31 - 1  # budget: schedules must not end while the clock runs
+
+
+class Work(NamedTuple):
+    """What is trained how. Peers get it as JSON."""
+
+    algorithm: str  # dqn, ppo, td3
+    env: str
+    num_envs: int
+    unroll_length: int = 1
+    epochs: int = 1
+    minibatches: int = 1
+    batch_size: int = 128
+    capacity: int = 65_536
+    width: int = 64
+    double: bool = True  # dqn
+    seeds: int = 1
+    learning_rate: float = 5e-4
+    replay: str = "uniform"  # ours only
+    threads: int = 0  # ours only
+    seed: int = 0
+    budget: int = FOREVER  # environment steps of a seed
+    exploration_fraction: float = 0.2  # dqn: part of the budget over which epsilon falls
+    warm: bool = True  # start with a replay that is full enough to learn from
+
+
+def our_config(work: Work) -> dict[str, Any]:
+    """The work as a config of ours."""
+    config: dict[str, Any] = {
+        "agent": {
+            "name": work.algorithm,
+            "network": {
+                "hidden": [work.width] * 2,
+                "activation": "tanh" if work.algorithm == "ppo" else "relu",
+            },
+            "learning_rate": work.learning_rate,
+        },
+        "env": {"name": work.env},
+        "workflow": {"name": "fused", "num_envs": work.num_envs, "unroll_length": work.unroll_length},
+        "run": {
+            "total_env_steps": work.budget,
+            "seeds": work.seeds,
+            "seed": work.seed,
+            "threads": work.threads,
+        },
+    }
+    agent = config["agent"]
+    if work.algorithm == "ppo":  # the peers clip values too
+        agent |= {"epochs": work.epochs, "minibatches": work.minibatches, "clip_value": True}
+        return config
+    agent["batch_size"] = work.batch_size
+    if work.algorithm == "dqn":
+        agent |= {
+            "target_every": 0,
+            "double": work.double,
+            "epsilon_fraction": work.exploration_fraction,
+        }
+    if work.algorithm == "td3":
+        agent["actor_learning_rate"] = work.learning_rate
+    least = work.capacity * 7 // 8 if work.warm else 1_000
+    config["replay"] = {"name": work.replay, "capacity": work.capacity, "min_size": least}
+    return config
 
 
 class Case(NamedTuple):
@@ -17,127 +78,89 @@ class Case(NamedTuple):
 
     name: str
     title: str
-    ours: dict[str, Any]  # a config
-    rejax: tuple[str, dict[str, Any]] | None  # (algorithm, arguments)
-    goal: float | None  # how many times rejax's rate ours should be
+    work: Work
+    peers: tuple[str, ...] = ()
+    goal: float | None = None  # how many times the rate of the fastest peer ours should be
     pinned: bool = False  # also measured with each library held to one core
-    seeds: int = 1
+    pinned_goal: float | None = None  # how many times our CPU time per update the smallest of the peers' is
+    learning: int = 0  # environment steps after which all sides are compared by their return
 
 
-def dqn_config(num_envs: int, capacity: int = 65_536, width: int = 64, seeds: int = 1) -> dict[str, Any]:
-    """Our DQN on one update per `num_envs` steps; the replay is filled before the clock starts."""
-    return {
-        "agent": {
-            "name": "dqn",
-            "network": {"hidden": [width, width], "activation": "relu"},
-            "batch_size": 128,
-            "target_every": 0,
-        },
-        "env": {"name": "CartPole-v1"},
-        "replay": {"name": "uniform", "capacity": capacity, "min_size": capacity * 7 // 8},
-        "workflow": {"name": "fused", "num_envs": num_envs},
-        "run": {"total_env_steps": FOREVER, "seeds": seeds},
-    }
+def dqn(num_envs: int, **other: Any) -> Work:
+    return Work("dqn", "CartPole-v1", num_envs, **other)
 
 
-def _rejax_dqn(num_envs: int, capacity: int = 65_536) -> tuple[str, dict[str, Any]]:
-    return "DQN", {
-        "env": "CartPole-v1",
-        "num_envs": num_envs,
-        "buffer_size": capacity,
-        "fill_buffer": 1_000,
-        "batch_size": 128,
-        "target_update_freq": 1,
-        "polyak": 0.995,
-        "agent_kwargs": {"activation": "relu"},
-        "total_timesteps": FOREVER,
-    }
+def ppo(num_envs: int, **other: Any) -> Work:
+    settings = {"unroll_length": 128, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4, **other}
+    return Work("ppo", "CartPole-v1", num_envs, **settings)
 
 
-def _ppo_config(num_envs: int) -> dict[str, Any]:
-    network = {"hidden": [64, 64], "activation": "tanh"}
-    return {
-        "agent": {"name": "ppo", "network": network, "epochs": 4, "minibatches": 4},
-        "env": {"name": "CartPole-v1"},
-        "workflow": {"name": "fused", "num_envs": num_envs, "unroll_length": 128},
-        "run": {"total_env_steps": FOREVER},
-    }
-
-
-def _rejax_ppo(num_envs: int) -> tuple[str, dict[str, Any]]:
-    return "PPO", {
-        "env": "CartPole-v1",
-        "num_envs": num_envs,
-        "num_steps": 128,
-        "num_epochs": 4,
-        "num_minibatches": 4,
-        "agent_kwargs": {"activation": "tanh"},
-        "total_timesteps": FOREVER,
-    }
-
-
-def _td3_config() -> dict[str, Any]:
-    config = copy.deepcopy(dqn_config(1))
-    config["agent"] = {
-        "name": "td3",
-        "network": {"hidden": [64, 64], "activation": "relu"},
-        "batch_size": 128,
-    }
-    config["env"] = {"name": "Pendulum-v1"}
-    return config
-
-
-def _rejax_td3() -> tuple[str, dict[str, Any]]:
-    _, arguments = _rejax_dqn(1)
-    del arguments["agent_kwargs"]
-    relu = {"activation": "relu"}
-    return "TD3", {**arguments, "env": "Pendulum-v1", "actor_kwargs": dict(relu), "critic_kwargs": dict(relu)}
-
+PLAIN = ("purejaxrl", "sbx", "stable_baselines3")  # DQN without the double estimator
 
 CASES = (
-    Case("dqn_1", "DQN, 1 environment : 1 update", dqn_config(1), _rejax_dqn(1), 2.9, pinned=True),
-    Case("dqn_8", "DQN, 8 environments : 1 update", dqn_config(8), _rejax_dqn(8), 5.6, pinned=True),
+    Case("dqn_1", "DQN, 1 environment : 1 update", dqn(1, double=False), PLAIN, 1.5),
+    Case(
+        "dqn_8",
+        "DQN, 8 environments : 1 update",
+        dqn(8, double=False),
+        PLAIN,
+        1.6,
+        pinned=True,
+        pinned_goal=1.25,
+        learning=160_000,
+    ),
+    Case("double_dqn_1", "Double DQN, 1 environment : 1 update", dqn(1), ("rejax",)),
+    Case("double_dqn_8", "Double DQN, 8 environments : 1 update", dqn(8), ("rejax",), learning=160_000),
     Case(
         "dqn_8_seeds_16",
         "DQN, 8 : 1, 16 seeds in all",
-        dqn_config(8, seeds=16),
-        _rejax_dqn(8),
-        11.7,
-        seeds=16,
+        dqn(8, double=False, seeds=16),
+        ("purejaxrl",),
+        3.0,
     ),
-    Case("ppo_16", "PPO, 16 environments × 128 steps", _ppo_config(16), _rejax_ppo(16), 2.1),
-    Case("ppo_64", "PPO, 64 environments × 128 steps", _ppo_config(64), _rejax_ppo(64), 2.4),
-    Case("td3", "TD3 on Pendulum, 1 : 1", _td3_config(), _rejax_td3(), 3.0),
+    Case(
+        "ppo_16",
+        "PPO, 16 environments × 128 steps",
+        ppo(16),
+        ("purejaxrl", "rejax", "sbx", "stable_baselines3"),
+        2.0,
+        pinned=True,
+        pinned_goal=1.5,
+        learning=200_000,
+    ),
+    Case(
+        "ppo_64",
+        "PPO, 64 environments × 128 steps",
+        ppo(64),
+        ("purejaxrl", "rejax"),
+        2.0,
+        pinned=True,
+        pinned_goal=1.5,
+    ),
+    Case(
+        "td3",
+        "TD3 on Pendulum, 1 : 1",
+        Work("td3", "Pendulum-v1", 1, learning_rate=1e-3),
+        ("rejax", "sbx", "stable_baselines3"),
+        4.5,
+        learning=15_000,
+    ),
 )
 
 # the replay's size must not matter: (slots, measure rejax there too)
 SLOTS = ((4_096, True), (65_536, True), (262_144, True), (2**20, False))
 SLOTS_GOAL = 1.3  # largest slowdown from the first to the last
 SLOT_CASES = tuple(
-    Case(
-        f"slots_{slots}",
-        f"{slots:,} slots",
-        dqn_config(8, slots),
-        _rejax_dqn(8, slots) if peer else None,
-        None,
-    )
+    Case(f"slots_{slots}", f"{slots:,} slots", dqn(8, capacity=slots), ("rejax",) if peer else ())
     for slots, peer in SLOTS
 )
 
 # what prioritised replay costs: the same work with uniform and with prioritised replay
 PRIORITY_GOAL = 1.2  # largest CPU time of an update, relative to uniform replay
-
-
-def _prioritised(capacity: int) -> dict[str, Any]:
-    config = dqn_config(8, capacity)
-    config["replay"]["name"] = "prioritised"
-    return config
-
-
 PRIORITY_CASES = tuple(
-    Case(f"{kind}_{slots}", f"{kind} replay, {slots:,} slots", config, None, None)
+    Case(f"{kind}_{slots}", f"{kind} replay, {slots:,} slots", dqn(8, capacity=slots, replay=kind))
     for slots in (65_536, 2**20)
-    for kind, config in (("uniform", dqn_config(8, slots)), ("prioritised", _prioritised(slots)))
+    for kind in ("uniform", "prioritised")
 )
 
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -145,13 +168,5 @@ WIDTHS = (64, 128, 256, 512, 1024)
 
 def width_case(width: int, threads: int) -> Case:
     """A single run of DQN 8 : 1 with wider layers and a given number of XLA threads."""
-    config = dqn_config(8, capacity=8_192, width=width)
-    config["run"]["threads"] = threads
-    return Case(f"width_{width}_threads_{threads}", f"width {width}", config, None, None)
-
-
-def find(name: str) -> Case:
-    if name.startswith("width_"):
-        _, width, _, threads = name.split("_")
-        return width_case(int(width), int(threads))
-    return next(case for case in (*CASES, *SLOT_CASES, *PRIORITY_CASES) if case.name == name)
+    work = dqn(8, capacity=8_192, width=width, threads=threads)
+    return Case(f"width_{width}_threads_{threads}", f"width {width}", work)

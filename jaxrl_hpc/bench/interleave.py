@@ -6,6 +6,7 @@ any rate; ratios are medians over rounds.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -13,11 +14,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl_hpc.bench.cases import Work
 from jaxrl_hpc.errors import UserError
+
+PEER_WORKER = Path(__file__).parent / "peers" / "worker.py"
 
 # thread settings of the caller's shell must not leak: each library is started as by default
 THREAD_SETTINGS = ("NPROC", "XLA_FLAGS", "OMP_NUM_THREADS")
@@ -28,18 +32,34 @@ class Entry(NamedTuple):
 
     library: str
     case: str
+    work: Work
     mode: str = "default"  # or pinned
+
+
+class Peers(NamedTuple):
+    """Where other libraries are found."""
+
+    python: str = sys.executable  # of the environment that has them
+    paths: Mapping[str, str] = {}  # checkouts of those that are no packages
+
+    def command(self, entry: Entry) -> list[str]:
+        work = json.dumps(entry.work._asdict())
+        if entry.library == "ours":
+            return [sys.executable, "-m", "jaxrl_hpc.bench.worker", entry.mode, work]
+        path = [self.paths[entry.library]] if entry.library in self.paths else []
+        return [self.python, str(PEER_WORKER), entry.library, entry.mode, work, *path]
 
 
 class Worker:
     """A process that runs when asked."""
 
-    def __init__(self, entry: Entry):
+    def __init__(self, entry: Entry, peers: Peers):
         self.entry = entry
+        self.ready: dict[str, Any] = {}
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the worker)
         environment = {k: v for k, v in os.environ.items() if k not in THREAD_SETTINGS}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jaxrl_hpc.bench.worker", *entry],
+            peers.command(entry),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -53,12 +73,13 @@ class Worker:
         if not line:
             self.errors.seek(0)
             last = self.errors.read().strip().splitlines()[-1:] or ["no message"]
-            raise UserError(f"bench: {' '.join(self.entry)} ended: {last[0]}")
+            raise UserError(f"bench: {self.entry.library} on {self.entry.case} ended: {last[0]}")
         return json.loads(line)
 
-    def run(self, seconds: float) -> dict[str, Any]:
+    def ask(self, question: str) -> dict[str, Any]:
+        """What `serve` answers to `seconds S` or `steps N`."""
         assert self.process.stdin is not None
-        print(seconds, file=self.process.stdin, flush=True)
+        print(question, file=self.process.stdin, flush=True)
         return self.answer()
 
     def close(self) -> None:
@@ -73,46 +94,84 @@ class Worker:
         self.errors.close()
 
 
-def take_turns(
-    entries: Sequence[Entry], seconds: float, rounds: int, say: Callable[[str], None] = lambda text: None
-) -> list[dict[str, Any]]:
-    """One result per entry: rates of every round and their medians."""
+@contextlib.contextmanager
+def workers_of(entries: Sequence[Entry], peers: Peers, say: Callable[[str], None]) -> Iterator[list[Worker]]:
+    """All of them ready; as many compile side by side as there are cores."""
     workers: list[Worker] = []
-    at_once = max(1, len(os.sched_getaffinity(0)))  # as many compile side by side as there are cores
+    at_once = max(1, len(os.sched_getaffinity(0)))
     try:
         for begin in range(0, len(entries), at_once):
             group = entries[begin : begin + at_once]
             say(f"compiling {', '.join(f'{e.library} ({e.mode})' for e in group)}")
-            workers += [Worker(entry) for entry in group]
+            workers += [Worker(entry, peers) for entry in group]
             for worker in workers[begin:]:
-                worker.answer()
-        samples: list[list[dict[str, Any]]] = [[] for _ in entries]
-        for number in range(rounds):
-            say(f"round {number + 1} of {rounds}")
-            for worker, kept in zip(workers, samples, strict=True):
-                kept.append(worker.run(seconds))
-        return [describe(worker.entry, kept) for worker, kept in zip(workers, samples, strict=True)]
+                worker.ready = worker.answer()
+        yield workers
     finally:
         for worker in workers:
             worker.close()
 
 
+def take_turns(
+    entries: Sequence[Entry],
+    seconds: float,
+    rounds: int,
+    say: Callable[[str], None] = lambda text: None,
+    peers: Peers = Peers(),
+) -> list[dict[str, Any]]:
+    """One result per entry: rates of every round and their medians."""
+    with workers_of(entries, peers, say) as workers:
+        samples: list[list[dict[str, Any]]] = [[] for _ in entries]
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            for worker, kept in zip(workers, samples, strict=True):
+                kept.append(worker.ask(f"seconds {seconds}"))
+        return [
+            describe(worker.entry, kept) | {"compile_seconds": worker.ready["compile_seconds"]}
+            for worker, kept in zip(workers, samples, strict=True)
+        ]
+
+
+def learn(
+    entry: Entry, steps: int, peers: Peers, say: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Environment steps, updates and the return that a library reaches with them."""
+    with workers_of([entry], peers, say) as (worker,):
+        say(f"{entry.library} learns")
+        return {"library": entry.library, "case": entry.case} | worker.ask(f"steps {steps}")
+
+
 def describe(entry: Entry, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    rates = [s["env_steps"] / s["seconds"] for s in samples]
-    updates = [s["updates"] / s["seconds"] for s in samples]
+    def median(value: Callable[[dict[str, Any]], float]) -> float:
+        return statistics.median(value(sample) for sample in samples)
+
     return {
-        **entry._asdict(),
-        "env_steps_per_second": statistics.median(rates),
-        "updates_per_second": statistics.median(updates),
-        "cpu_microseconds_per_update": statistics.median(s["cpu_seconds"] / s["updates"] for s in samples)
-        * 1e6,
-        "rounds": rates,
+        "library": entry.library,
+        "case": entry.case,
+        "mode": entry.mode,
+        "env_steps_per_second": median(lambda s: s["env_steps"] / s["seconds"]),
+        "updates_per_second": median(lambda s: s["updates"] / s["seconds"]),
+        "cpu_microseconds_per_update": median(lambda s: s["cpu_seconds"] / s["updates"]) * 1e6,
+        "cores": median(lambda s: s["cpu_seconds"] / s["seconds"]),
+        "steps_per_update": sum(s["env_steps"] for s in samples) / sum(s["updates"] for s in samples),
+        "peak_bytes": max(s["peak_bytes"] for s in samples),
+        "rounds": [s["env_steps"] / s["seconds"] for s in samples],
+        "cpu_rounds": [s["cpu_seconds"] / s["updates"] * 1e6 for s in samples],
     }
 
 
 def ratio(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
     """How many times their rate ours is: median over rounds, and the extremes."""
-    each = [a / b for a, b in zip(ours["rounds"], theirs["rounds"], strict=True)]
+    return _spread(a / b for a, b in zip(ours["rounds"], theirs["rounds"], strict=True))
+
+
+def cpu_ratio(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
+    """How many times our CPU time per update theirs is: median over rounds, and the extremes."""
+    return _spread(b / a for a, b in zip(ours["cpu_rounds"], theirs["cpu_rounds"], strict=True))
+
+
+def _spread(values: Iterable[float]) -> dict[str, float]:
+    each = list(values)
     return {"median": statistics.median(each), "low": min(each), "high": max(each)}
 
 

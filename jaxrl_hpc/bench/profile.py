@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxrl_hpc.bench.cases import dqn_config
+from jaxrl_hpc.bench.cases import dqn, our_config
 from jaxrl_hpc.bench.interleave import machine_facts
 from jaxrl_hpc.ops.optimise import of_params
 
-WIDTHS = (64, 256, 512)
+WIDTHS = (64, 128, 256, 512, 1024)
 PIECES = ("act and step", "add", "sample", "gradient", "apply")
 LARGE = 1024  # side of the product that shows the core's best rate
 
@@ -54,7 +54,7 @@ def loops(width: int, length: int) -> dict[str, Callable[[], Any]]:
     from jaxrl_hpc.runtime.build import build
     from jaxrl_hpc.runtime.train import lanes_of, make_runner
 
-    config = configs.from_dict(dqn_config(8, capacity=8_192, width=width))
+    config = configs.from_dict(our_config(dqn(8, capacity=8_192, width=width)))
     machine.prepare(config, 1)
     parts = build(config)
     runner = make_runner(config, parts, lanes_of(config))

@@ -48,7 +48,8 @@ def measure(quick: bool, say: Callable[[str], None] = lambda text: None) -> dict
     report["machine"] = machine_facts()
     lines = []
     for width in WIDTHS:
-        entries = [Entry("ours", width_case(width, threads).name) for threads in (1, cores)]
+        cases = [width_case(width, threads) for threads in (1, cores)]
+        entries = [Entry("ours", case.name, case.work) for case in cases]
         say(f"width {width}")
         one, all_cores = take_turns(entries, seconds, rounds)
         lines.append({"width": width, "one": one, "all": all_cores, "speedup": ratio(all_cores, one)})

@@ -18,7 +18,9 @@ class RunConfig(Schema):
     seeds: int = static(1, "how many seeds to train, from `seed` on", ge=1, le=100_000)
     seeds_mode: Literal["auto", "solo", "vmap"] = static(
         "auto",
-        "solo: one program per seed, bit-identical to single runs; vmap: all in one; auto: solo on CPU",
+        "solo: one program per seed, bit-identical to single runs; vmap: all in one program; auto: solo on "
+        "CPUs and for one seed, else vmap; the run's config records which",
+        changeable=True,
     )
     executors: int = static(
         0, "solo: seeds that train at the same time; 0: one per core", ge=0, le=4096, changeable=True

@@ -2,8 +2,9 @@
 
 A traceable workflow is compiled here. Solo mode keeps one program per lane and spreads the lanes over devices
 (on a CPU: one per core), so that a lane computes exactly what it would compute alone. Vmap mode stacks all
-lanes into one program on one device, equal within float tolerance. Other workflows compile their own
-programs, and their lanes take turns.
+lanes into one program on one device, equal within float tolerance: products and sums keep their bits, but XLA
+fuses element-wise work of stacked lanes differently, and a fused multiply-add rounds once instead of twice.
+Other workflows compile their own programs, and their lanes take turns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,20 @@ from jaxrl_hpc.runtime.host import available_cores
 from jaxrl_hpc.types import Array, Job, LearnerState, PyTree, Store
 
 TRAIN_STREAM, EVAL_STREAM = 0, 1
+SeedsMode = Literal["solo", "vmap"]
+
+
+def choose_mode(wanted: Literal["auto", "solo", "vmap"], lanes: int, platform: str) -> SeedsMode:
+    """How lanes run: a fixed rule of config and platform, never timed.
+
+    Args:
+      wanted: `run.seeds_mode`.
+      lanes: how many there are.
+      platform: that programs run on, such as "cpu".
+    """
+    if wanted != "auto":
+        return wanted
+    return "solo" if platform == "cpu" or lanes == 1 else "vmap"
 
 
 class Lane(NamedTuple):
@@ -91,10 +106,15 @@ class SeedRunner:
     """
 
     def __init__(
-        self, parts: Parts, lanes: Sequence[Lane], mode: str, episodes: int, devices: Sequence[jax.Device]
+        self,
+        parts: Parts,
+        lanes: Sequence[Lane],
+        mode: SeedsMode,
+        episodes: int,
+        devices: Sequence[jax.Device],
     ):
         self.parts, self.lanes = parts, tuple(lanes)
-        self.stacked = mode == "vmap"
+        self.mode, self.stacked = mode, mode == "vmap"
         everything = tuple(range(len(lanes)))
         self.groups = (
             [Group(devices[0], everything)]

@@ -24,7 +24,7 @@ from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runtime import engine, machine
 from jaxrl_hpc.runtime.build import Parts, build, hypers_of
 from jaxrl_hpc.runtime.memory import check_memory
-from jaxrl_hpc.runtime.seeds import Lane, SeedRunner
+from jaxrl_hpc.runtime.seeds import Lane, SeedRunner, choose_mode
 from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.trainer import Segment, Trainer
 from jaxrl_hpc.types import Job
@@ -50,17 +50,30 @@ def make_runner(
     config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int | None = None
 ) -> SeedRunner:
     """Lanes on this machine's devices, as the config wants them."""
-    episodes, mode = episodes or config.run.eval_episodes, config.run.seeds_mode
+    episodes = episodes or config.run.eval_episodes
     if not parts.workflow.traceable:
         return SeedRunner(parts, lanes, "solo", episodes, [parts.workflow.device])
     if parts.env.external:  # one simulator, one program at a time
         return SeedRunner(parts, lanes, "solo", episodes, jax.local_devices()[:1])
-    if mode == "auto":
-        mode = "solo" if jax.default_backend() == "cpu" else "vmap"
+    mode = choose_mode(config.run.seeds_mode, len(lanes), jax.default_backend())
     devices = jax.local_devices()
     if jax.default_backend() == "cpu":
         devices = devices[: machine.executors_for(config, len(lanes))]
     return SeedRunner(parts, lanes, mode, episodes, devices)
+
+
+def with_seeds_mode(config: Config, mode: str) -> Config:
+    """The config with the mode that the run uses in place of `auto`."""
+    if config.run.seeds_mode != "auto":
+        return config
+    return config.model_copy(update={"run": config.run.model_copy(update={"seeds_mode": mode})})
+
+
+def check_seeds_mode(config: Config, saved: dict[str, Any]) -> None:
+    """States of a run are stacked or they are not: it goes on as it began."""
+    modes = config.run.seeds_mode, saved.get("run", {}).get("seeds_mode", "auto")
+    if "auto" not in modes and modes[0] != modes[1]:
+        raise UserError(f"run.seeds_mode: the run was started with {modes[1]!r}; leave it so, or at auto")
 
 
 def _number(lanes: Sequence[Lane], what: str) -> str:
@@ -112,6 +125,7 @@ def train(
                 return run, {}, None
             saved = run.read_config()
             check_same_config(config, saved)
+            check_seeds_mode(config, saved)
             return run, saved, run.read_summary()
 
         run, saved, summary = ranks.first_does(claim)
@@ -120,6 +134,7 @@ def train(
             return TrainResult(True, summary, ranks.first)
         ranks.first_does(lambda: check_installed(config.run.trackers))
         config = engine.settle(config, ranks, saved.get("workflow", {}).get("engine", "auto"))
+        config = with_seeds_mode(config, ranks.share(saved.get("run", {}).get("seeds_mode", "auto")))
         stop = stack.enter_context(StopSignals())
         deadline = config.workflow.resources().deadline_seconds
         watchdog = stack.enter_context(Watchdog(ranks, run.path / "ranks", deadline))
@@ -131,6 +146,7 @@ def train(
         check_one_seed(parts, lanes)
         stack.enter_context(simulator_failures_told(parts.env))
         runner = make_runner(config, parts, lanes)
+        config = with_seeds_mode(config, runner.mode)
         job = Job(
             ranks,
             watchdog,

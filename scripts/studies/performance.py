@@ -1,7 +1,9 @@
-"""Writes docs/performance.md from what `jaxrl-hpc bench train|threads|pieces` measured (docs/data/*.json).
+"""Writes docs/performance.md from what `jaxrl-hpc bench …` measured (docs/data/bench_*.json).
 
 python scripts/studies/performance.py                        write the page again
 python scripts/studies/performance.py --measure [--quick]    measure first, on an otherwise idle machine
+  --only train growth                                        only these
+  --peer-path ../purejaxrl                                   with a checkout of purejaxrl
 """
 
 from __future__ import annotations
@@ -15,16 +17,21 @@ from typing import Any
 
 import readme  # beside this file
 
-from jaxrl_hpc.bench import train
+from jaxrl_hpc.bench import growth as growth_bench
+from jaxrl_hpc.bench import train, train_tables
 from jaxrl_hpc.bench.threads import WORTH_IT
 from jaxrl_hpc.runtime import machine
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 DATA = DOCS / "data"
+IMAGES = DOCS / "images"
 KINDS = {
-    "train": ["train", "--only", *(name for name in train.NAMES if name != "priorities")],
+    "train": ["train", "--only", *(name for name in train.NAMES if name not in train.EXTRA)],
+    "returns": ["train", "--only", "returns"],
+    "slots": ["train", "--only", "slots"],
     "priorities": ["train", "--only", "priorities"],
     "pieces": ["pieces"],
+    "growth": ["growth"],
     "threads": ["threads"],
 }
 
@@ -33,18 +40,20 @@ def data_file(kind: str) -> Path:
     return DATA / f"bench_{kind}.json"
 
 
-def measure(quick: bool, only: list[str] | None) -> None:
+def measure(quick: bool, only: list[str] | None, peer_options: list[str]) -> None:
     DATA.mkdir(exist_ok=True)
     for kind, arguments in KINDS.items():
         if kind in (only or KINDS):
             command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "bench", *arguments]
+            command += peer_options if arguments[0] == "train" else []
             subprocess.run([*command, "--json", str(data_file(kind)), *["--quick"] * quick], check=True)
 
 
 def circumstances(report: dict[str, Any]) -> str:
     """On what, how, and how calm it was."""
     facts = report["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
+    known = {name: version for name, version in facts["versions"].items() if version}
+    versions = ", ".join(f"{name} {version}" for name, version in (known | report.get("peers", {})).items())
     text = f"{facts['processor']}, {facts['cores']} cores; {versions}; {report['rounds']} rounds, medians"
     if "seconds" in report:
         text += f" of {report['seconds']} s each"
@@ -58,64 +67,86 @@ def circumstances(report: dict[str, Any]) -> str:
     return text + (". Quick measurement: a first look." if report["quick"] else ".")
 
 
-def result_of(case: dict[str, Any], library: str, mode: str) -> dict[str, Any] | None:
-    found = [r for r in case["results"] if (r["library"], r["mode"]) == (library, mode)]
-    return found[0] if found else None
-
-
 def case_rows(case: dict[str, Any]) -> list[str]:
+    against = {(c["peer"], c["mode"]): c for c in case["comparisons"]}
     rows = []
-    for mode in ("default", "pinned"):
-        ours, theirs = result_of(case, "ours", mode), result_of(case, "rejax", mode)
-        if ours is None:
-            continue
-        cells = [case["title"], mode, f"{ours['env_steps_per_second']:,.0f}"]
-        if theirs is None:
-            cells += ["–"] * 4
-        else:
-            found = case["ratios"][mode]
-            cpu = theirs["cpu_microseconds_per_update"] / ours["cpu_microseconds_per_update"]
-            cells += [
-                f"{theirs['env_steps_per_second']:,.0f}",
-                f"**{found['median']:.1f}×** ({found['low']:.1f}–{found['high']:.1f})",
-                f"{ours['cpu_microseconds_per_update']:,.0f} / {theirs['cpu_microseconds_per_update']:,.0f}"
-                f" ({cpu:.1f}×)",
-                f"{case['goal']}×: {train.verdict(found['median'], case['goal'])}"
-                if mode == "default"
-                else "",
-            ]
+    for result in case["results"]:
+        found = against.get((result["library"], result["mode"]))
+        cells = [
+            case["title"],
+            result["mode"],
+            result["library"],
+            f"{result['env_steps_per_second']:,.0f}",
+            f"{result['cpu_microseconds_per_update']:,.0f}",
+            f"{result['cores']:.2f}",
+            train_tables.megabytes(result),
+            train_tables.compile_seconds(result),
+            f"**{train_tables.times(found['rate'])}**" if found else "",
+            f"**{train_tables.times(found['cpu'])}**" if found else "",
+        ]
         rows.append("| " + " | ".join(cells) + " |")
     return rows
 
 
 def training(report: dict[str, Any]) -> list[str]:
+    if not report["cases"]:
+        return []
     lines = [
-        "## Training loops against rejax",
+        "## Training loops against other libraries",
         "CartPole-v1 (TD3: Pendulum-v1), MLP 64 × 64, batch 128, replay of 65,536, Adam; the same sizes, "
-        "activations and numbers of updates on both sides, compiling and evaluation not counted. Each "
-        "library is started as it is by default; *pinned*: held to one core. Measured by "
-        "`jaxrl-hpc bench train`, the libraries taking turns; a ratio is the median over rounds, with its "
-        "extremes.",
+        "activations and numbers of updates for all, counted by each library itself; compiling is apart, "
+        "evaluation left out. Double DQN beside rejax, plain DQN beside the others, as they have it. Each "
+        "library is started as it is by default; *pinned*: held to one core. Measured by `jaxrl-hpc bench "
+        "train`, the libraries taking turns. The last columns say how many times the peer's rate ours is, "
+        "and how many times our CPU time per update the peer's is: medians over rounds, with extremes.",
         "",
         circumstances(report),
         "",
-        "| work | started | ours, steps/s | rejax, steps/s | ratio | CPU µs/update, ours / rejax | goal |",
-        "|---|---|---|---|---|---|---|",
+        "| work | started | library | steps/s | CPU µs/update | cores | peak MB | compile s | our rate "
+        "| our CPU |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(row for case in report["cases"] for row in case_rows(case)),
         "",
+        "Against the best of the peers:",
+        *(f"- {case['title']}: {line}" for case in report["cases"] for line in train.goals(case)),
+        "",
+        "![Ratios to each peer](images/bench_train.svg)",
+        "",
     ]
-    if not report["cases"]:
-        return []
+    if "purejaxrl" in report["peers"]:
+        lines += [
+            f"purejaxrl is measured from a checkout at commit {report['peers']['purejaxrl']}, unchanged, on "
+            "today's jax and gymnax, with the network's width and all sizes set to those of the work "
+            "(`jaxrl_hpc/bench/peers/run_purejaxrl.py`); a training of 20,000 updates of DQN or 24 unrolls "
+            "of PPO is one program, seeds are vmapped.",
+            "",
+        ]
     return lines
 
 
+def returns(report: dict[str, Any]) -> list[str]:
+    lines = [
+        "### The same work brings the same return",
+        "Greedy episodes after the same number of environment steps and updates, one figure per seed "
+        "(`jaxrl-hpc bench train --only returns`). CartPole ends at 500.",
+        "",
+        "| work | library | steps | updates | returns |",
+        "|---|---|---|---|---|",
+    ]
+    for line in report["returns"]:
+        reached = ", ".join(f"{value:,.0f}" for value in line["returns"])
+        cells = [line["title"], line["library"], f"{line['env_steps']:,}", f"{line['updates']:,}", reached]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
 def slots(report: dict[str, Any]) -> list[str]:
-    if "slots" not in report:
-        return []
     lines = [
         "## The size of the replay",
         "DQN 8 : 1 with the replay almost full. Nothing of the replay's size is copied or scanned, so only "
         f"the caches should show (goal: at most {report['slots']['goal']}× slower from first to last).",
+        "",
+        circumstances(report),
         "",
         "| slots | library | updates/s | slower than the first |",
         "|---|---|---|---|",
@@ -128,8 +159,6 @@ def slots(report: dict[str, Any]) -> list[str]:
 
 
 def priorities(report: dict[str, Any]) -> list[str]:
-    if "priorities" not in report:
-        return []
     goal = report["priorities"]["goal"]
     lines = [
         "## What priorities cost",
@@ -174,6 +203,32 @@ def pieces(report: dict[str, Any]) -> list[str]:
     return [*lines, "| reached of the bound | " + " | ".join(parts) + " |", ""]
 
 
+def growth(report: dict[str, Any]) -> list[str]:
+    lines = [
+        "## How cost grows",
+        "CPU time per unit of work and peak memory while one thing grows (`jaxrl-hpc bench growth`). The "
+        "unit is what should cost the same at every size; *growth* is its cost relative to the cheapest "
+        "smaller size: above 1 it grows faster than the work.",
+        "",
+        circumstances(report),
+        "",
+        "![CPU time per unit of work and peak memory](images/bench_growth.svg)",
+        "",
+    ]
+    for axis in report["axes"]:
+        lines += [
+            f"| {axis['title']} | CPU µs per {axis['unit']} | growth | peak MB |",
+            "|---|---|---|---|",
+            *(
+                f"| {line['size']:,} | {line['cpu_microseconds']:.3f} | {line['growth']:.2f}× "
+                f"| {line['peak_bytes'] / train_tables.MEGABYTE:,.0f} |"
+                for line in axis["lines"]
+            ),
+            "",
+        ]
+    return lines
+
+
 def threads(report: dict[str, Any]) -> list[str]:
     point, count = report["turning_point"], report["threads"]
     turn = f"from width {point} on" if point else "at no width tried"
@@ -204,15 +259,26 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
         "[results/replay.md](results/replay.md).",
         "",
     ]
-    if "train" in reports:
-        lines += training(reports["train"]) + slots(reports["train"])
-    if "priorities" in reports:
-        lines += priorities(reports["priorities"])
-    if "pieces" in reports:
-        lines += pieces(reports["pieces"])
-    if "threads" in reports:
-        lines += threads(reports["threads"])
+    sections = {
+        "train": training,
+        "returns": returns,
+        "slots": slots,
+        "priorities": priorities,
+        "pieces": pieces,
+        "growth": growth,
+        "threads": threads,
+    }
+    for kind, section in sections.items():
+        lines += section(reports[kind]) if kind in reports else []
     return "\n".join(lines).rstrip() + "\n"
+
+
+def draw(reports: dict[str, dict[str, Any]]) -> None:
+    """The page's pictures."""
+    if "train" in reports:
+        train_tables.draw(reports["train"], IMAGES / "bench_train.svg")
+    if "growth" in reports:
+        growth_bench.draw(reports["growth"], IMAGES / "bench_growth.svg")
 
 
 def main() -> int:
@@ -222,13 +288,20 @@ def main() -> int:
     parser.add_argument("--measure", action="store_true", help="run the benchmarks first")
     parser.add_argument("--quick", action="store_true", help="with --measure: short ones")
     parser.add_argument("--only", nargs="+", choices=list(KINDS), help="with --measure: only these")
+    parser.add_argument("--peer-path", help="with --measure: a checkout of purejaxrl")
+    parser.add_argument("--peer-python", help="with --measure: the Python that has the peers")
+    parser.add_argument("--rounds", help="with --measure: turns of every library")
+    parser.add_argument("--seconds", help="with --measure: of a turn")
     args = parser.parse_args()
     if args.measure:
-        measure(args.quick, args.only)
+        names = ("peer-path", "peer-python", "rounds", "seconds")
+        given = {f"--{name}": getattr(args, name.replace("-", "_")) for name in names}
+        measure(args.quick, args.only, [part for pair in given.items() if pair[1] for part in pair])
     reports = {kind: json.loads(data_file(kind).read_text()) for kind in KINDS if data_file(kind).exists()}
     if not reports:
         print("nothing is measured yet: add --measure", file=sys.stderr)
         return 2
+    draw(reports)
     target = DOCS / "performance.md"
     target.write_text(page(reports))
     readme.write()

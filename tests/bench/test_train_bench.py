@@ -1,52 +1,132 @@
 """The bench measures what it says: same work on both sides, turns, ratios, and a clear word on failure."""
 
+import ast
 import itertools
 import json
+import sys
 
 import pytest
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.bench import cases, interleave, threads, train
-from jaxrl_hpc.bench.interleave import Entry
+from jaxrl_hpc.bench import cases, growth, interleave, threads, train
+from jaxrl_hpc.bench.interleave import Entry, Peers
 from jaxrl_hpc.cli import main
 from jaxrl_hpc.errors import UserError
 
+HERE = ["--peer-python", sys.executable]  # rejax is installed beside us, for tests
+ALL_CASES = [*cases.CASES, *cases.SLOT_CASES, *cases.PRIORITY_CASES]
 
-@pytest.mark.parametrize("case", [*cases.CASES, *cases.SLOT_CASES], ids=lambda case: case.name)
-def test_both_sides_get_the_same_work(case):
-    config = configs.from_dict(case.ours)
-    assert cases.find(case.name) == case
-    if case.rejax is None:
-        return
-    name, arguments = case.rejax
-    assert config.agent.name == name.lower()
-    assert config.env.name == arguments["env"]
-    assert config.workflow.num_envs == arguments["num_envs"]
-    assert config.agent.network.hidden == (64, 64)  # rejax's networks are fixed at that
-    assert config.run.seeds == case.seeds
-    if config.replay is not None:
-        assert config.replay.capacity == arguments["buffer_size"]
-        assert config.agent.batch_size == arguments["batch_size"]
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.name)
+def test_our_config_is_the_work(case):
+    config, work = configs.from_dict(cases.our_config(case.work)), case.work
+    assert (config.agent.name, config.env.name) == (work.algorithm, work.env)
+    assert config.workflow.num_envs == work.num_envs
+    assert config.agent.network.hidden == (work.width, work.width)
+    assert config.run.seeds == work.seeds
+    assert work.width == 64 or not case.peers  # rejax's networks are fixed at that
+    assert work.double == (case.peers == ("rejax",)) or work.algorithm != "dqn" or not case.peers
+    if config.replay is None:
+        assert config.workflow.unroll_length == work.unroll_length
+        assert (config.agent.epochs, config.agent.minibatches) == (work.epochs, work.minibatches)
     else:
-        assert config.workflow.unroll_length == arguments["num_steps"]
-        assert (config.agent.epochs, config.agent.minibatches) == (
-            arguments["num_epochs"],
-            arguments["num_minibatches"],
-        )
+        assert config.replay.capacity == work.capacity
+        assert config.agent.batch_size == work.batch_size
 
 
-def sample(rate, updates=1.0):
-    return {"seconds": 2.0, "cpu_seconds": 1.0, "env_steps": 2 * rate, "updates": updates, "chunks": 1}
+def sample(rate, updates=1.0, cpu=1.0):
+    return {
+        "seconds": 2.0,
+        "cpu_seconds": cpu,
+        "env_steps": 2 * rate,
+        "updates": updates,
+        "chunks": 1,
+        "peak_bytes": 2**20,
+    }
+
+
+def entry(library, case="x", **work):
+    return Entry(library, case, cases.dqn(8, **work))
 
 
 def test_ratio_is_taken_within_rounds():
     # the machine slows down threefold in the last round: the ratio does not
-    ours = interleave.describe(Entry("ours", "x"), [sample(300), sample(330), sample(100)])
-    theirs = interleave.describe(Entry("rejax", "x"), [sample(100), sample(110), sample(33)])
+    ours = interleave.describe(entry("ours"), [sample(300), sample(330), sample(100)])
+    theirs = interleave.describe(entry("rejax"), [sample(100, cpu=2), sample(110, cpu=2), sample(33, cpu=2)])
     found = interleave.ratio(ours, theirs)
     assert found["median"] == pytest.approx(3.0, abs=0.05)
     assert ours["env_steps_per_second"] == 300
     assert ours["cpu_microseconds_per_update"] == 1e6
+    assert ours["cores"] == 0.5
+    assert interleave.cpu_ratio(ours, theirs)["median"] == pytest.approx(2.0)
+
+
+def test_work_that_is_not_the_same_is_refused():
+    case = cases.CASES[1]
+    fair = {"library": "rejax", "steps_per_update": 8.04}  # it collected a little before it learned
+    train.check_equal_work(case, [fair])
+    with pytest.raises(UserError, match="the work is not the same"):
+        train.check_equal_work(case, [fair, {"library": "sbx", "steps_per_update": 4.0}])
+
+
+def test_goals_count_against_the_best_peer():
+    def comparison(peer, mode, rate, cpu):
+        return {"peer": peer, "mode": mode, "rate": {"median": rate}, "cpu": {"median": cpu}}
+
+    case = {
+        "goal": 1.5,
+        "pinned_goal": 1.25,
+        "comparisons": [
+            comparison("rejax", "default", 5.0, 9.0),
+            comparison("purejaxrl", "default", 1.4, 9.0),
+            comparison("purejaxrl", "pinned", 9.0, 1.3),
+        ],
+    }
+    assert train.goals(case) == [
+        "rate 1.40× of purejaxrl, goal 1.5×: missed",
+        "CPU time, pinned 1.30× of purejaxrl, goal 1.25×: reached",
+    ]
+
+
+def test_a_path_without_purejaxrl_and_a_python_that_is_none_are_named(tmp_path, capsys):
+    command = ["bench", "train", "--only", "dqn_8"]
+    assert main.main([*command, "--peer-path", str(tmp_path)]) == 2
+    assert "give a checkout" in capsys.readouterr().err
+    assert main.main([*command, "--peer-python", str(tmp_path / "python")]) == 2
+    assert "does not run" in capsys.readouterr().err
+
+
+def test_peers_import_nothing_of_ours():
+    folder = interleave.PEER_WORKER.parent
+    for file in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.startswith("jaxrl_hpc") for name in names), file
+
+
+@pytest.mark.full
+def test_a_peer_is_measured_and_counts_for_itself():
+    pytest.importorskip("rejax")
+    work = cases.ppo(2, unroll_length=16)
+    (result,) = interleave.take_turns([Entry("rejax", "ppo", work)], 0.05, 2)
+    assert result["steps_per_update"] == 2
+    assert result["compile_seconds"] > 0 and result["peak_bytes"] > 2**20
+    learned = interleave.learn(Entry("rejax", "ppo", work._replace(warm=False, budget=64)), 64, Peers())
+    assert learned["env_steps"] >= 64 and 8 <= learned["return"] <= 500
+
+
+def test_growth_is_relative_to_the_cheapest_smaller_size(monkeypatch, capsys, tmp_path):
+    assert growth.growth([4.0, 2.0, 3.0]) == [1.0, 0.5, 1.5]
+    monkeypatch.setattr(growth, "take_turns", fake_turns)
+    target = tmp_path / "growth.json"
+    command = ["bench", "growth", "--quick", "--only", "batch", "--json", str(target)]
+    assert main.main([*command, "--plot", str(tmp_path / "growth.svg")]) == 0
+    (axis,) = json.loads(target.read_text())["axes"]
+    assert [line["size"] for line in axis["lines"]] == [32, 128, 512, 2048]
+    assert axis["lines"][1]["growth"] == pytest.approx(0.375)  # 1.5 times the time for four times the rows
+    assert "row of the batch" in " ".join(capsys.readouterr().out.split())
+    assert main.main(["bench", "growth", "--only", "colour"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -66,12 +146,13 @@ def test_unknown_case_is_named(capsys):
 
 def test_a_worker_that_fails_says_why():
     with pytest.raises(UserError, match="no_such_library"):
-        interleave.take_turns([Entry("no_such_library", "dqn_8")], 0.1, 1)
+        interleave.take_turns([entry("no_such_library")], 0.1, 1)
 
 
 @pytest.mark.full
 def test_our_worker_counts_steps_and_updates():
-    (result,) = interleave.take_turns([Entry("ours", "width_64_threads_1")], 0.05, 2)
+    case = cases.width_case(64, 1)
+    (result,) = interleave.take_turns([Entry("ours", case.name, case.work)], 0.05, 2)
     assert len(result["rounds"]) == 2
     assert result["env_steps_per_second"] == pytest.approx(8 * result["updates_per_second"])
 
@@ -80,12 +161,14 @@ def test_our_worker_counts_steps_and_updates():
 def test_the_whole_command(tmp_path):
     pytest.importorskip("rejax")
     target = tmp_path / "bench.json"
-    assert main.main(["bench", "train", "--quick", "--only", "ppo_16", "td3", "--json", str(target)]) == 0
+    assert (
+        main.main(["bench", "train", "--quick", "--only", "ppo_16", "td3", "--json", str(target), *HERE]) == 0
+    )
     report = json.loads(target.read_text())
     assert [case["name"] for case in report["cases"]] == ["ppo_16", "td3"]
     for case in report["cases"]:
-        assert [r["library"] for r in case["results"]] == ["ours", "rejax"]
-        assert case["ratios"]["default"]["median"] > 0
+        assert [c["peer"] for c in case["comparisons"] if c["mode"] == "default"] == ["rejax"]
+        assert all(c["rate"]["median"] > 0 for c in case["comparisons"])
     assert train.verdict(2.0, 2.1) == "missed" and train.verdict(2.1, 2.1) == "reached"
 
 
@@ -116,21 +199,23 @@ def test_flops_of_an_update_are_what_the_compiler_counts():
     assert counted == pytest.approx(update_flops(sizes, batch), rel=0.05)
 
 
-def fake_turns(entries, seconds, rounds, say=lambda text: None):
+def fake_turns(entries, seconds, rounds, say=lambda text: None, peers=None):
     """Rates fall with the number at the end of a case's name; nothing runs."""
     say("turn")
     return [
-        interleave.describe(e, [sample(1e6 / (1 + i + n)) for n in range(rounds)])
+        interleave.describe(e, [sample(8e6 / (1 + i + n), 2e6 / (1 + i + n)) for n in range(rounds)])
+        | {"compile_seconds": 1.0}
         for i, e in enumerate(entries)
     ]
 
 
 def test_replay_sizes_and_tables(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(train, "take_turns", fake_turns)
-    monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(train, "find_peers", lambda *_: (Peers(), {"rejax": "0.1.3", "sbx": "0.28"}))
     target = tmp_path / "bench.json"
-    command = ["bench", "train", "--quick", "--only", "dqn_1", "slots", "--json", str(target)]
-    assert main.main(command) == 0
+    command = ["bench", "train", "--quick", "--only", "dqn_8", "slots", "--json", str(target)]
+    assert main.main([*command, "--plot", str(tmp_path / "bench.svg")]) == 0
+    assert (tmp_path / "bench.svg").stat().st_size > 1_000
     report = json.loads(target.read_text())
     ours = report["slots"]["ours"]
     assert [line["slots"] for line in ours] == [slots for slots, _ in cases.SLOTS]

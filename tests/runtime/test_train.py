@@ -10,9 +10,10 @@ from jaxrl_hpc import config as configs
 from jaxrl_hpc.config.compare import check_same_config, differences
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
-from jaxrl_hpc.runs.directory import SUMMARY_KEYS
+from jaxrl_hpc.runs.directory import SUMMARY_KEYS, RunDirectory
 from jaxrl_hpc.runtime import host, train
 from jaxrl_hpc.runtime.evaluation import evaluate_run
+from jaxrl_hpc.runtime.seeds import choose_mode
 from tests import small
 from tests.tiers import quick
 
@@ -34,6 +35,18 @@ def test_summary_has_the_stable_keys(finished):
     assert summary["updates"] == 1000 - 17  # 17 slots of 4 copies hold 64 complete windows of two steps
     low, high = summary["eval_return_interval"]
     assert low <= summary["eval_return_score"] <= high
+
+
+def test_the_mode_of_the_seeds_is_a_rule_and_is_recorded(finished):
+    assert [choose_mode("auto", lanes, "cpu") for lanes in (1, 64)] == ["solo", "solo"]
+    assert [choose_mode("auto", lanes, "cuda") for lanes in (1, 64)] == ["solo", "vmap"]
+    assert choose_mode("vmap", 1, "cpu") == "vmap"
+    folder, _ = finished
+    saved = RunDirectory(folder).read_config()
+    assert saved["run"]["seeds_mode"] == "solo"
+    train.check_seeds_mode(small.config(), saved)
+    with pytest.raises(UserError, match=r"run\.seeds_mode: the run was started with 'solo'"):
+        train.check_seeds_mode(small.config(run={"seeds_mode": "vmap"}), saved)
 
 
 def test_metrics_have_each_row_once(finished):

@@ -1,0 +1,79 @@
+"""stable-baselines3, and sbx, which is the same with JAX: environments of Gymnasium, stepped by Python."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Any
+
+import numpy as np
+from serve import Loop
+
+CHUNK = 512  # environment steps of one call of `learn`, at least
+EPISODES = 32
+
+
+def activation(library: str, name: str) -> Any:
+    if library == "stable_baselines3":
+        from torch import nn
+
+        return {"relu": nn.ReLU, "tanh": nn.Tanh}[name]
+    from flax import linen
+
+    return {"relu": linen.relu, "tanh": linen.tanh}[name]
+
+
+def arguments(library: str, work: dict[str, Any]) -> dict[str, Any]:
+    """The work in their words."""
+    kind, steps = work["algorithm"], work["unroll_length"]
+    rows = work["num_envs"] * steps // max(work["minibatches"], 1)
+    layers = [work["width"]] * 2
+    policy: dict[str, Any] = {"net_arch": {"pi": layers, "vf": layers} if kind == "ppo" else layers}
+    policy["activation_fn"] = activation(library, "tanh" if kind == "ppo" else "relu")
+    common = {"seed": work["seed"], "learning_rate": work["learning_rate"], "policy_kwargs": policy}
+    if library == "stable_baselines3":
+        common["device"] = "cpu"
+    if kind == "ppo":
+        return common | {"n_steps": steps, "batch_size": rows, "n_epochs": work["epochs"]}
+    common |= {
+        "buffer_size": work["capacity"],
+        "batch_size": work["batch_size"],
+        "learning_starts": 1_000,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "tau": 0.005,
+    }
+    if kind == "dqn":
+        fraction = work["exploration_fraction"]
+        return common | {"target_update_interval": 1, "exploration_fraction": fraction}
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    return common | {"action_noise": NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))}
+
+
+def make(library: str, work: dict[str, Any]) -> Loop:
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    envs = make_vec_env(work["env"], n_envs=work["num_envs"], seed=work["seed"])
+    algorithm = getattr(importlib.import_module(library), work["algorithm"].upper())
+    model = algorithm("MlpPolicy", envs, **arguments(library, work))
+    chunk = max(CHUNK, work["num_envs"] * work["unroll_length"])
+    updates_per_call = max(work["minibatches"], 1)  # of PPO: it counts passes over an unroll
+
+    def run(chunks: int) -> None:
+        model.learn(chunks * chunk, reset_num_timesteps=False)
+
+    def counters() -> tuple[int, int]:
+        return int(model.num_timesteps), int(model._n_updates) * updates_per_call
+
+    def evaluate() -> float:
+        env = make_vec_env(work["env"], n_envs=1, seed=7)
+        mean, _ = evaluate_policy(model, env, n_eval_episodes=EPISODES)
+        return float(np.mean(mean))
+
+    start = time.perf_counter()
+    if work["warm"]:
+        run(max(1, -(-1_100 // chunk)))
+        run(1)
+    return Loop(run, counters, evaluate, time.perf_counter() - start if library == "sbx" else 0.0)
