@@ -38,7 +38,8 @@ NOT_RECORDED = (
     "and central_inference looked at metrics only. The soaks of commit 0c576dd38f shared two cores with much "
     "other work; that of async at c938edc712 had so little of them that it made a tenth of the steps. What "
     "grew in the learner over ten million steps, about 36 bytes an unroll, may not show in it: its cause has "
-    "not been found, and the learners' memory of async and rma_queue counts as open."
+    "not been found, and the learners' memory of async and rma_queue counts as open. At f74fab76e2 that of "
+    "rma_queue had not compiled its programs after ten minutes: some fifty processes shared the two cores."
 )
 
 

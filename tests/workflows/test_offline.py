@@ -15,7 +15,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.replay import storage
 from jaxrl_hpc.runtime.build import build, hypers_of
-from jaxrl_hpc.runtime.record import record_run
+from jaxrl_hpc.runtime.record import draw_action, record_run
 from jaxrl_hpc.runtime.train import train
 from tests import small
 from tests.datasets import made
@@ -257,3 +257,14 @@ def test_better_actions_than_the_recorded_ones_are_found(agent) -> None:
         assert best < 0.6 * float(recorded)
     else:
         assert best > 0.25 * float(recorded)  # both are negative
+
+
+def test_random_actions_of_every_kind_are_in_their_space() -> None:
+    keys = jax.random.split(jax.random.key(0), 500)
+    env = made.make_env("Pendulum-v1")
+    several = env.spec._replace(action_sizes=(2, 5), action_shape=(2,), action_low=None, action_high=None)
+    drawn = jax.vmap(lambda key: draw_action(several, key))(keys)
+    assert drawn.dtype == jnp.int32 and set(np.unique(drawn[:, 0])) == {0, 1}
+    assert set(np.unique(drawn[:, 1])) == {0, 1, 2, 3, 4}
+    drawn = jax.vmap(lambda key: draw_action(env.spec, key))(keys)
+    assert drawn.shape == (500, 1) and -2 <= drawn.min() < -1.9 and 1.9 < drawn.max() <= 2
