@@ -63,9 +63,12 @@ def drawn(monkeypatch) -> list[Figure]:
     return figures
 
 
+@pytest.mark.parametrize("engine", [{}, {"engine": "mpi"}])
 @pytest.mark.parametrize("case", ["dqn_weak", "ppo_strong", "ppo_weak"])
-def test_scaling(case: str, drawn: list[Figure], tmp_path: Path) -> None:
-    scaling_figure.draw(json.loads((DATA / f"scaling_{case}.json").read_text()), tmp_path / "x.png")
+def test_scaling(case: str, engine: dict[str, str], drawn: list[Figure], tmp_path: Path) -> None:
+    report = json.loads((DATA / f"scaling_{case}.json").read_text())
+    report["rows"] = [row | engine for row in report["rows"]]
+    scaling_figure.draw(report, tmp_path / "x.png")
     assert flaws(drawn[0]) == []
 
 

@@ -17,7 +17,15 @@ from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runs.listing import listing
 
 # settings of a run that change neither what is computed nor for how long
-INCIDENTAL = ("name", "seed", "checkpoint_seconds", "keep_checkpoints", "progress_seconds", "trackers")
+INCIDENTAL = (
+    "name",
+    "seed",
+    "seeds_mode",
+    "checkpoint_seconds",
+    "keep_checkpoints",
+    "progress_seconds",
+    "trackers",
+)
 
 
 def describe(config: Config, run_dir: Path) -> str:
@@ -142,5 +150,7 @@ def _time(config: Config, folder: Path) -> str:
 
 
 def _essence(config: dict[str, Any]) -> dict[str, Any]:
+    """Without what does not matter, and what a run's config has instead of `auto`."""
     run = {name: value for name, value in config.get("run", {}).items() if name not in INCIDENTAL}
-    return {**config, "run": run}
+    workflow = {name: value for name, value in config.get("workflow", {}).items() if name != "engine"}
+    return {**config, "run": run, "workflow": workflow}

@@ -121,9 +121,9 @@ def _is_of(family: str, name: str) -> bool:
     return re.search(rf"(^|[^a-z0-9]){family}($|[^a-z0-9])", name.lower()) is not None
 
 
-def legend_under(panel: Any, columns: int = 1) -> None:
-    """A panel's legend below its axis label, where it covers nothing."""
-    panel.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=columns, borderaxespad=0, fontsize=8.5)
+def legend_under(panel: Any, columns: int = 1, below: float = 0.2) -> None:
+    """A panel's legend below its axis label, where it covers nothing; `below` is a share of its height."""
+    panel.legend(loc="upper left", bbox_to_anchor=(0, -below), ncols=columns, borderaxespad=0, fontsize=8.5)
 
 
 def words(identifier: str) -> str:

@@ -75,7 +75,8 @@ def draw(report: dict[str, Any], path: Path) -> None:
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(11.0, 4.0), layout="constrained")
         left, middle, right = figure.subplots(1, 3)
-        labels = [f"{row['ranks']}×{row['devices']}\n{row.get('engine', '')}" for row in report["rows"]]
+        rows = [(f"{row['ranks']}×{row['devices']}", row.get("engine", "")) for row in report["rows"]]
+        labels = ["\n".join(filter(None, row)) for row in rows]
         places = range(len(labels))
         times = [row["milliseconds"] for row in report["rows"]]
         left.bar(places, times, color=color(0), label="measured")
@@ -87,7 +88,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
         left.set_xlabel("Ranks × devices")
         left.set_ylabel("Time per iteration (ms)")
         left.set_title(f"{report['mode'].capitalize()} scaling, this machine")
-        legend_under(left, 2)
+        legend_under(left, 2, below=0.28 if any(engine for _, engine in rows) else 0.2)
         for index, (ranks, both) in enumerate(report["collectives"].items()):
             for name, style in (("inside", "o-"), ("raw", "s--")):
                 if not both[name]:
