@@ -79,9 +79,9 @@ def is_traced(config: Config, key: str) -> bool:
 
 
 def _identity(config: Config) -> dict[str, Any]:
-    """The settings that decide a trial's result."""
+    """The settings that decide a trial's result; the mode of seeds decides its last bits."""
     data = config.to_dict()
-    for name in (*changeable_names(config.run), "name", "seeds"):
+    for name in {*changeable_names(config.run), "name", "seeds"} - {"seeds_mode"}:
         data["run"].pop(name, None)
     return data
 

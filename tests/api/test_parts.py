@@ -12,7 +12,7 @@ from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.schema import traced_values
 from tests.tiers import quick
 
-CONTINUOUS = ("ddpg", "sac", "td3")
+CONTINUOUS = ("ddpg", "iql", "mbpo", "mbpo_td3", "sac", "td3")
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,10 @@ def config(**sections):
         "workflow": {"name": "offline", "dataset": str(made.random_file("Pendulum-v1", 500))},
         "run": {"total_env_steps": 40, "log_every": 10, **RUN},
     }
-    return configs.from_dict({name: part | sections.get(name, {}) for name, part in base.items()})
+    found = {name: part | sections.get(name, {}) for name, part in base.items()}
+    if found["agent"]["name"] != "td3":
+        del found["agent"]["behaviour_cloning"]
+    return configs.from_dict(found)
 
 
 def filled(found):
@@ -253,10 +256,11 @@ def test_better_actions_than_the_recorded_ones_are_found(agent) -> None:
     actor = parts.agent.actor(flow.learner(state))
     best = rollout.evaluate(parts.env, parts.agent, actor, jax.random.key(9), 64).returns.mean()
     recorded = datasets.behaviour(flow.source.dataset)["return"]
-    if agent.get("bc_alpha") == 0.0:  # the mean of random actions knows nothing of the goal
-        assert best < 0.6 * float(recorded)
+    if agent.get("bc_alpha") == 0.0:  # the mean of random actions, 0, is 0.5 from every goal
+        assert abs(float(best) + 0.25) < 0.1
     else:
-        assert best > 0.25 * float(recorded)  # both are negative
+        assert best > -0.12
+    assert float(recorded) < -1.4  # 4/3 is the variance of the actions
 
 
 def test_random_actions_of_every_kind_are_in_their_space() -> None:
