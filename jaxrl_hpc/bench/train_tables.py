@@ -22,7 +22,10 @@ def tables(report: dict[str, Any]) -> list[Table]:
 
 
 def times(spread: dict[str, float]) -> str:
-    return f"{spread['median']:.1f}× ({spread['low']:.1f}–{spread['high']:.1f})"
+    middle = f"{spread['median']:.1f}×"
+    if spread["low"] == spread["high"]:  # of one round, or of a record that has no extremes
+        return middle
+    return f"{middle} ({spread['low']:.1f}–{spread['high']:.1f})"
 
 
 def megabytes(result: dict[str, Any]) -> str:
