@@ -35,6 +35,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay.global_sampling import part_of
 from jaxrl_hpc.types import Agent, Array, Batch, Env, LearnerState, Metrics, PyTree, Replay, Transition
 from jaxrl_hpc.workflows import update as learning
+from jaxrl_hpc.workflows.config import DistributedConfig
 
 log = logging.getLogger(__name__)
 LearnerAndReplay = tuple[LearnerState, PyTree]
@@ -111,6 +112,20 @@ class LearnerSettings(NamedTuple):
     @property
     def steps_per_iteration(self) -> int:
         return self.served * self.batch * self.copies * self.length
+
+    @classmethod
+    def of_one_rank(cls, config: DistributedConfig, total_env_steps: int) -> LearnerSettings:
+        """Of a rank that acts and learns: its own unrolls, one after the other."""
+        return cls(
+            copies=config.num_envs,
+            length=config.unroll_length,
+            updates=config.updates_per_iteration,
+            batch=1,
+            total_env_steps=total_env_steps,
+            priorities=config.actor_priorities,
+            continuous=not config.cuts_windows,
+            served=1,
+        )
 
 
 class LearnerPrograms:

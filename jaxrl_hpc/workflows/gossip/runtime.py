@@ -61,16 +61,7 @@ class Gossip(WorkflowBase):
         self.ranks = Ranks()  # of the job, once it has been joined
         size = world().size
         check_ranks(config, size)
-        self.sizes = learner.LearnerSettings(
-            copies=config.num_envs,
-            length=config.unroll_length,
-            updates=config.updates_per_iteration,
-            batch=1,
-            total_env_steps=total_env_steps,
-            priorities=config.actor_priorities,
-            continuous=True,
-            served=1,
-        )
+        self.sizes = learner.LearnerSettings.of_one_rank(config, total_env_steps)
         per_iteration = self.sizes.steps_per_iteration
         self.steps_per_exchange = config.local_updates * per_iteration
         self.exchanges = 1 if config.staleness is None else size  # of an iteration

@@ -71,16 +71,7 @@ class ParameterServer(WorkflowBase):
         self, config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int
     ) -> None:
         self.config, self.env, self.agent, self.replay = config, env, agent, replay
-        self.sizes = learner.LearnerSettings(
-            copies=config.num_envs,
-            length=config.unroll_length,
-            updates=config.updates_per_iteration,
-            batch=1,
-            total_env_steps=total_env_steps,
-            priorities=config.actor_priorities,
-            continuous=not config.cuts_windows,
-            served=1,
-        )
+        self.sizes = learner.LearnerSettings.of_one_rank(config, total_env_steps)
         per_iteration = self.sizes.steps_per_iteration
         self.num_workers = config.acting_ranks(world().size)
         self.warmup_iterations = -(-replay.min_steps // per_iteration) if replay else 0
