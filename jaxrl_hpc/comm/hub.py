@@ -158,6 +158,7 @@ class Hub(threading.Thread):
         elif kind == ABORT:
             peer.left = True
             self._tell(ABORT, payload)
+            self._over = True
         elif kind == BYE:
             peer.left = True
             self._gather()
@@ -211,7 +212,8 @@ class Hub(threading.Thread):
             self._tell(GATHER, lengths + b"".join(parts))
 
     def _tell(self, kind: int, payload: bytes = b"") -> None:
-        for peer in self._peers.values():
+        """Process 0 comes last: the hub ends with it, and the others would hear of its death instead."""
+        for _, peer in sorted(self._peers.items(), reverse=True):
             if not peer.left:
                 self._send(peer, kind, payload)
 
@@ -263,8 +265,11 @@ class Connection:
 
     def abort(self, status: int) -> None:
         """Every process exits at once with this status."""
+        self._closing = True
         with contextlib.suppress(OSError):
             self._send(ABORT, str(status).encode())
+        if self.hub is not None:
+            self.hub.join(LEAVE_SECONDS)  # until the others know
 
     def close(self) -> None:
         """Leave; nothing is expected of this process any more."""

@@ -23,7 +23,8 @@ port, process, processes, seconds = map(int, sys.argv[1:])
 ranks = Launch(process, processes, "127.0.0.1", (port,), "", seconds).connect()
 total = ranks.everyone(process + 1).sum()
 print("together", total, ranks.share({"from": ranks.rank}), flush=True)
-sys.stdin.readline()  # until told to go
+if sys.stdin.readline() == "abort\\n":  # until told to go
+    ranks.abort(9)
 """
 
 
@@ -58,6 +59,21 @@ def test_a_killed_process_is_named_and_all_others_end(victim):
             assert process.returncode == hub.EXIT_DIED
             assert f"process {victim} (process {processes[victim].pid} on" in output, output
             assert "has died; the job ends here" in output
+
+
+@pytest.mark.parametrize("caller", [0, 2])
+def test_all_end_with_the_status_of_the_one_that_ends_the_job(caller):
+    port = free_port()
+    processes = [start(port, i, 3) for i in range(3)]
+    for process in processes:
+        process.stdout.readline()
+    processes[caller].stdin.write("abort\n")
+    processes[caller].stdin.flush()
+    for process in processes:
+        with process:
+            output = process.stdout.read()
+            process.wait(30)
+        assert (process.returncode, output) == (9, "")
 
 
 def test_all_leave_in_peace():
