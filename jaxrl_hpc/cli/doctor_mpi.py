@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,15 +52,11 @@ def launch(command: list[str], seconds: float, **settings: str) -> tuple[str, st
 
 
 def parse(output: str) -> list[dict[str, Any]]:
-    """The JSON lines among whatever else was printed."""
-    results = []
-    for line in output.splitlines():
-        start = line.find('{"step"')
-        if start >= 0:
-            try:
-                results.append(json.loads(line[start:]))
-            except json.JSONDecodeError:
-                continue
+    """The JSON objects among whatever else was printed; several ranks may share a line."""
+    results, decoder = [], json.JSONDecoder()
+    for match in re.finditer(r'\{"step"', output):
+        with contextlib.suppress(json.JSONDecodeError):
+            results.append(decoder.raw_decode(output, match.start())[0])
     return results
 
 

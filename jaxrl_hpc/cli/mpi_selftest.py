@@ -74,7 +74,9 @@ def main(expected: int) -> int:
     for name, ok, text in _steps(expected):
         good = good and ok
         if not ok or _is_first():
-            print(json.dumps({"step": name, "ok": ok, "text": text}), flush=True)
+            # one write: print makes two of it if Python does not buffer, and ranks share the pipe
+            sys.stdout.write(json.dumps({"step": name, "ok": ok, "text": text}) + "\n")
+            sys.stdout.flush()
         if not ok:
             break  # other ranks may wait in the step that failed: the launcher ends them
     return 0 if good else 1

@@ -151,6 +151,14 @@ def test_what_ranks_say_becomes_a_finding(stdout, stderr, words):
     assert check.status == doctor_checks.BROKEN and words in check.finding and check.advice
 
 
+def test_ranks_that_write_into_one_line_are_both_heard():
+    """As two unbuffered processes do that print at the same moment."""
+    both = (line("ranks", False, "1 of 2 processes in the job").strip() * 2) + "\n\n"
+    assert len(doctor_mpi.parse(both)) == 2
+    check = doctor_mpi.judge("mpiexec", both, "", True, 5)
+    assert "separate jobs of one process" in check.finding
+
+
 def test_without_one_sided_memory_runs_go_on_and_doctor_tells():
     stdout = line("ranks", True) + line("allreduce", True) + line("window", False, "put 7")
     check = doctor_mpi.judge("mpiexec", stdout, "", True, 5)
