@@ -50,6 +50,8 @@ CLOCK_COLUMNS = (
 )  # fmt: skip
 CLOCK_PREFIX = "time/"  # phase timers; with CLOCK_COLUMNS all that may differ between exact repeats
 
+# of columns that are not in the schema; of several kinds the first one that occurs
+KINDS = {str: pa.string(), float: pa.float64(), int: pa.int64(), bool: pa.bool_()}
 MAX_PARTS = 16  # that may still be merged
 WHOLE_ROWS = 4096  # parts of this many rows are not merged again
 PART = re.compile(r"part-(\d+)-(\d+)\.parquet(\.\d+\.tmp)?")  # the end: of a write that was cut off
@@ -85,6 +87,8 @@ class MetricsWriter:
     def __init__(self, run_dir: str | Path) -> None:
         self.directory = Path(run_dir) / "metrics"
         self.directory.mkdir(parents=True, exist_ok=True)
+        # its own allocator keeps the memory of merges: up to 2 kB for every row that was ever written
+        pa.set_memory_pool(pa.system_memory_pool())
         self._pending: list[dict[str, Any]] = []
         self._parts = _chain(self.directory)
 
@@ -164,11 +168,6 @@ class NoMetrics:
     def close(self) -> None: ...
 
 
-def warm_up() -> None:
-    """Let pyarrow import pandas, which it does with its first array and takes seconds for."""
-    pa.array([0.0])
-
-
 def read_metrics(run_dir: str | Path) -> pa.Table:
     """All rows of a run, in order; also while it is being written."""
     directory = Path(run_dir) / "metrics"
@@ -183,7 +182,8 @@ def read_metrics(run_dir: str | Path) -> pa.Table:
             if attempt == 50:
                 raise
             time.sleep(0.02)
-    return _concat([CORE_SCHEMA.empty_table(), *map(_parse, parts, contents)])
+    tables = list(map(_parse, parts, contents))
+    return _concat(tables) if tables else CORE_SCHEMA.empty_table()
 
 
 def without_clock(table: pa.Table) -> pa.Table:
@@ -227,7 +227,10 @@ def _read(part: Part) -> pa.Table:
 
 def _parse(part: Part, content: bytes) -> pa.Table:
     try:
-        table = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
+        # read_table imports pandas, where it is installed
+        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(
+            use_threads=False
+        )
     except (pa.ArrowException, OSError) as error:  # OSError: what pyarrow raises for a broken footer
         raise UserError(f"{part.path} is damaged: {error}") from error
     if table.num_rows != part.rows or not set(CORE_SCHEMA.names) <= set(table.column_names):
@@ -244,16 +247,29 @@ def _to_table(rows: list[dict[str, Any]]) -> pa.Table:
     columns = {}
     for name in dict.fromkeys(names):
         kind = CORE_SCHEMA.field(name).type if name in CORE_SCHEMA.names else None
-        values = [row.get(name) for row in rows]
-        if kind is None and any(isinstance(value, float) for value in values):
-            kind = pa.float64()
-        columns[name] = pa.array(values, kind)
+        columns[name] = arrow_column([row.get(name) for row in rows], kind)
     return pa.table(columns)
+
+
+def arrow_column(values: list[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """As pa.array, which would import pandas where that is installed: over a second before a run begins."""
+    kinds = {type(value) for value in values}
+    kind = kind or next((arrow for python, arrow in KINDS.items() if python in kinds), None)
+    if kind is None:
+        return pa.nulls(len(values))
+    present = np.packbits([value is not None for value in values], bitorder="little")
+    if kind == pa.string():
+        texts = [(value or "").encode() for value in values]
+        content = [np.cumsum([0, *map(len, texts)], dtype=np.int32), b"".join(texts)]
+    else:
+        numbers = np.array([0 if value is None else value for value in values], kind.to_pandas_dtype())
+        content = [np.packbits(numbers, bitorder="little") if kind == pa.bool_() else numbers]
+    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(buffer) for buffer in (present, *content)])
 
 
 def _plain(value: Any) -> Any:
     """A Python scalar; arrays with one element count as scalars."""
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or type(value) in KINDS:
         return value
     array = np.asarray(value)
     if array.size != 1:

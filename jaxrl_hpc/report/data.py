@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.metrics.parquet import CORE_SCHEMA, read_metrics
+from jaxrl_hpc.metrics.parquet import CORE_SCHEMA, arrow_column, read_metrics
 from jaxrl_hpc.ops.statistics import Curve, aggregate_curves
 from jaxrl_hpc.runs.directory import RunDirectory
 
@@ -61,9 +60,12 @@ class RunData:
     def seeds(self) -> list[int]:
         return sorted(set(self.table["seed"].to_pylist()))
 
+    def _rows(self, kind: str) -> pa.Table:
+        return self.table.filter(arrow_column([found == kind for found in self.table["kind"].to_pylist()]))
+
     def columns(self, kind: str) -> list[str]:
         """Numeric metrics that rows of this kind have at least once."""
-        rows = self.table.filter(pc.equal(self.table["kind"], kind))
+        rows = self._rows(kind)
         return [
             field.name
             for field in rows.schema
@@ -78,7 +80,7 @@ class RunData:
         With `final` the evaluation after the last update, which summary.json holds, is the last point of
         evaluations: headline and curve then agree.
         """
-        rows = self.table.filter(pc.equal(self.table["kind"], kind))
+        rows = self._rows(kind)
         if column not in rows.column_names:
             return []
         names = ("seed", "env_steps", "wall_seconds", column)
@@ -116,7 +118,7 @@ class RunData:
 
     def clock(self) -> np.ndarray:
         """[K, 2]: environment steps of one seed and wall seconds at log points, the mean over seeds."""
-        rows = self.table.filter(pc.equal(self.table["kind"], "train"))
+        rows = self._rows("train")
         steps, wall = (_numbers(rows[name]) for name in ("env_steps", "wall_seconds"))
         known, where = np.unique(steps[wall > 0], return_inverse=True)
         return np.stack([known, np.bincount(where, wall[wall > 0]) / np.bincount(where)], 1)
@@ -150,5 +152,5 @@ def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    numbers: np.ndarray = pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy()
-    return numbers
+    """NaN where there is none. pyarrow's own conversion imports pandas, at the end of every training."""
+    return np.array([np.nan if value is None else value for value in column.to_pylist()], np.float64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from jaxrl_hpc.config import Config
 from jaxrl_hpc.config.compare import check_same_config
 from jaxrl_hpc.envs.external.host import simulator_failures_told
 from jaxrl_hpc.errors import UserError
-from jaxrl_hpc.metrics.parquet import warm_up
 from jaxrl_hpc.metrics.progress import Compiling, Progress
 from jaxrl_hpc.metrics.trace import merge
 from jaxrl_hpc.metrics.trackers import check_installed
@@ -170,12 +168,8 @@ def train(
             return TrainResult(finished, None, speaks=False)
         what = "trial" if lanes[0].name else "seed"
         quiet = None if ranks.first else stack.enter_context(open(os.devnull, "w"))
-        # while the compiler works, so that the first checkpoint does not have to wait for it
-        warming = threading.Thread(target=warm_up, daemon=True)
-        warming.start()
         with Compiling(f"for {_number(lanes, what)} on {runner.describe()}", say, quiet) as compiling:
             runner.compile(tell=compiling.tell)
-            warming.join()
         trainer = Trainer(config, parts, runner, run, say, segment)
         trainer.watchdog = watchdog
         trainer.begin(resume)
