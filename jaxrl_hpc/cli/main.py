@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
 import itertools
 import logging
 import os
 import re
+import signal
 import sys
 import textwrap
+import threading
+from collections.abc import Iterator
+from types import FrameType
 
 from jaxrl_hpc import __version__
 from jaxrl_hpc.comm.exit_without_finalize import with_status
@@ -37,6 +42,8 @@ COMMANDS = {
     "bench": ("jaxrl_hpc.cli.bench", "measure speed against other libraries"),
     "surrogate": ("jaxrl_hpc.cli.surrogate", "fit and check the learned ExaBooster surrogate"),
 }
+
+INTERRUPTED = 128 + signal.SIGINT  # exit status, as shells have it
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -94,7 +101,30 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line -> exit status."""
-    return with_status(functools.partial(_run, argv))
+    with _leaving_when_interrupted():
+        return with_status(functools.partial(_run, argv))
+
+
+@contextlib.contextmanager
+def _leaving_when_interrupted() -> Iterator[None]:
+    """Ctrl-C while modules are imported and programs are built: an exception would show where, or get lost
+    in a library that catches everything. Where SIGINT is ignored or somebody else's, it stays so."""
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if ours:
+        signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def _run(argv: list[str] | None) -> int:
@@ -109,9 +139,14 @@ def _run(argv: list[str] | None) -> int:
         parser.error(f"unrecognised arguments: {' '.join(rest)}")
     if rest:
         args.overrides += rest  # key=value after an option, which argparse does not take
+    if args.command != "train" and signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have something to put away
     try:
         with os_errors_told(), missing_extras_told():
             return args.run(args)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)

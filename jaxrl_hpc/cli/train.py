@@ -12,7 +12,8 @@ config gets a number, such as runs/cartpole_dqn-2; not so in a batch job or with
 several processes, where an existing run is refused.
 
 exit codes: 0 finished; 2 something in the input is wrong; 75 stopped by SIGTERM, SIGINT or SIGUSR1
-after saving: the same command with --run-dir and --resume continues exactly.
+after saving: the same command with --run-dir and --resume continues exactly; 130 interrupted before
+that.
 """
 
 from __future__ import annotations

@@ -146,3 +146,30 @@ def test_help_and_version_are_quick():
 def test_script_form():
     done = subprocess.run([sys.executable, "scripts/train.py", "--help"], capture_output=True, text=True)
     assert done.returncode == 0 and "Train a config" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_an_interrupt_while_modules_are_imported_is_one_word(command, tmp_path):
+    """One came up in an import that catches everything, and the run trained on."""
+    (tmp_path / "swallows.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
+    )
+    code = (
+        "import sys\nfrom jaxrl_hpc.cli import main\n"
+        f"module = main.importlib.import_module('jaxrl_hpc.cli.{command}')\n"
+        "module.add_arguments = lambda parser: __import__('swallows')\n"
+        f"sys.exit(main.main(['{command}']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_an_interrupted_command_may_put_things_away(tmp_path):
+    code = (
+        "import os, signal, sys\nfrom jaxrl_hpc.cli import main, runs\n"
+        "def run(args):\n    try:\n        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    finally:\n        print('put away')\n"
+        "runs.run = run\nsys.exit(main.main(['runs']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "put away\n", "interrupted\n")
