@@ -121,7 +121,8 @@ def settings(work: dict[str, Any], iterations: int) -> dict[str, Any]:
         "EPSILON_ANNEAL_TIME": max(1.0, work["exploration_fraction"] * work["budget"]),
         "TARGET_UPDATE_INTERVAL": copies,
         "TAU": 0.005,
-        "LEARNING_STARTS": 1_000,
+        # measured speed: as soon as a batch can be drawn, since each training begins with an empty replay
+        "LEARNING_STARTS": work["batch_size"] if work["warm"] else 1_000,
         "TRAINING_INTERVAL": copies,
     }
 
