@@ -270,7 +270,7 @@ def _launched() -> Ranks:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         raise UserError(
             f"the launcher started {expected} processes, but MPI sees {size}: it belongs to a different MPI "
-            f"than mpi4py, which uses {library}; start with that library's mpiexec (jaxrl-hpc doctor finds it)"
+            f"than mpi4py, which uses {library}; use that library's mpiexec (jaxrl-hpc doctor finds it)"
         )
     exit_without_finalize.prepare()
     return Ranks(MPI.COMM_WORLD)

@@ -134,7 +134,7 @@ class Watchdog:
             if count != seen:
                 seen, since = count, now
             if now - since > self.deadline:
-                self._end(f"{self._describe(neighbour)} has written no heartbeat for {now - since:.0f} s")
+                self._end(f"{self._describe(neighbour)} has not been heard from for {now - since:.0f} s")
             limit = self.deadline if self._armed else max(LONG_FACTOR * self.deadline, LONG_SECONDS)
             if now - self._progress > limit + LOOKS_OF_GRACE * self.interval:
                 others = "; ".join(self._describe(r) for r in range(self.ranks.size) if r != self.ranks.rank)

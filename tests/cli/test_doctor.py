@@ -94,8 +94,8 @@ def test_without_mpi4py_it_is_a_laptop_and_fine(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mpi4py", None)  # import mpi4py raises ImportError
     assert main.main(["doctor"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "mpi4py is not installed: all that needs one process works" in out.replace("  ", " ")
-    assert "All that is needed works" in out
+    assert "mpi4py is not installed: single-process workflows work" in out.replace("  ", " ")
+    assert "Everything required works" in out
     assert "psum over 2 devices of 2 processes" in out and "workflow.engine=jax" in out
 
 
