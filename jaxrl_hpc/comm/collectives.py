@@ -160,6 +160,6 @@ def compare_replicas(layout: Layout, marks: np.ndarray) -> None:
     where = ", ".join(f"rank {rank} device {device}" for rank, device in sorted(odd))
     usual_rank = layout.rank_of(int(np.argmax(marks == expected)))
     raise RuntimeError(
-        f"the learners have diverged: {where} differs from rank {usual_rank}; "
+        f"the learners have diverged: {where} from rank {usual_rank}; "
         "a device computes wrongly or a program is not deterministic; resume from the last checkpoint"
     )

@@ -43,7 +43,9 @@ def test_a_neighbour_that_stands_still_is_named(monkeypatch, guard):
     neighbour(guard, 1)
     guard._stop = Clock(monkeypatch, [(1.0, lambda: None)] * 10)
     guard._watch()
-    assert "rank 1 (process 42 on node7, last acting, chunk 3) has not been heard from for" in guard.findings[0]
+    assert (
+        "rank 1 (process 42 on node7, last acting, chunk 3) has not been heard from for" in guard.findings[0]
+    )
 
 
 def test_no_progress_here_is_found(monkeypatch, guard):

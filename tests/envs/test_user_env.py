@@ -85,7 +85,7 @@ def test_found_in_the_working_directory_with_settings(folder):
     ("cls", "settings", "text"),
     [
         ("Wolk", {}, r"has no 'Wolk'; did you mean walk_\w+:Walk\?"),
-        ("Other", {}, "is no class that derives from gymnax"),
+        ("Other", {}, "is not a class derived from gymnax"),
         ("Walk", {"kwargs": {"gaol": 1}}, r"Walk\(\*\*env.kwargs\) raised TypeError"),
         ("Walk", {"params": {"max_step": 1}}, "has no such parameter; it has max_steps_in_episode"),
         (
