@@ -3,7 +3,8 @@
 same step   a finished copy is returned reset, with its last observation in info["final_obs"]
 disabled    the copies that ended are reset by a mask
 next step   the step after the end resets and ignores its action. It must not become a transition, and
-            the others cannot be paused; so each copy is a vector environment of one, which takes that step at once.
+            the others cannot be paused; so each copy is a vector environment of one, which takes that step
+            at once.
 """
 
 from __future__ import annotations
