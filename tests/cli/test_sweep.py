@@ -84,7 +84,7 @@ def test_plan_status_collect_report(done, capsys, tmp_path):
         "Learning curves",
         "The best 2 of 2 combinations with a result",
         "Points: the 2 of 4 trials",
-        "did not go to the end",
+        "did not finish",
         "2 diverged",
     ):
         assert words in body

@@ -109,7 +109,7 @@ def test_modules_that_are_not_there(folder):
         UserError, match=r"there is no module 'not_a_module'; a file not_a_module\.py is looked"
     ):
         make("not_a_module:Thing")
-    with pytest.raises(UserError, match="needs module 'not_there_at_all', which is not there"):
+    with pytest.raises(UserError, match="needs module 'not_there_at_all', which is missing"):
         make(f"{folder}_bad:Thing")
 
 
