@@ -91,7 +91,10 @@ def _progress(run: RunData) -> Markup:
 def _ranks(states: Sequence[RankState]) -> Markup:
     furthest = max(state.chunk for state in states)
     lines = [
-        (None, [str(s.rank), s.host, s.phase, str(s.chunk), str(furthest - s.chunk), duration(s.age)])
+        (
+            None,
+            [str(s.rank), s.host, s.phase, str(s.chunk), str(furthest - s.chunk), f"{duration(s.age)} ago"],
+        )
         for s in states[:RANKS]
     ]
     columns = ["Rank", "Host", "Phase", "Chunk", "Chunks behind", "Last update"]
