@@ -26,7 +26,7 @@ def start(seconds: float) -> tuple[str, str, bool]:
     with hub.listen([0]) as free:
         port = free.getsockname()[1]
     environment = _environment()
-    if len(engine.visible_gpus()) >= PROCESSES:  # else both would want the same one
+    if len(engine.visible_gpus()) >= PROCESSES:  # else both would use the same one
         environment.pop("JAX_PLATFORMS", None)
     command = [sys.executable, "-m", "jaxrl_hpc.cli.jax_selftest", str(PROCESSES), f"127.0.0.1:{port}"]
     processes = [
@@ -53,7 +53,7 @@ def start(seconds: float) -> tuple[str, str, bool]:
 
 
 def judge(stdout: str, stderr: str, in_time: bool, seconds: float) -> Check:
-    """What the processes' output means."""
+    """Interprets the output of the processes."""
     results = parse(stdout)
     passed = {r["step"]: r["text"] for r in results if r["ok"]}
     failed = next((r for r in results if not r["ok"]), None)

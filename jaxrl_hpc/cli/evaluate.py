@@ -1,4 +1,4 @@
-"""Play greedy episodes with the newest checkpoint of a run, with keys that training never used.
+"""Play greedy episodes with the newest checkpoint of a run, on random keys that training never used.
 
 examples:
   jaxrl-hpc evaluate runs/cartpole_dqn --episodes 200

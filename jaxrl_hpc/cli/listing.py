@@ -1,4 +1,4 @@
-"""What a config can name, and the configs there are. PATTERN is a part of a name, or has wildcards.
+"""List what a config can name, and the available configs. PATTERN is part of a name, or has wildcards.
 
 examples:
   jaxrl-hpc list configs                  all of them
@@ -56,7 +56,8 @@ def chosen(rows: list[Any], kind: str, pattern: str) -> list[Any]:
 
 
 def configs(pattern: str) -> str:
-    """A line per config. Those in folders name their workflow, since their own names tell the environment."""
+    """A line per config. Those in folders show their workflow, since their names already tell the
+    environment."""
     from jaxrl_hpc.config.sources import config_files
 
     top: list[tuple[str, ...]] = []
@@ -129,7 +130,7 @@ def envs(pattern: str) -> str:
 
 
 def _names(family: Any) -> str:
-    """As many names of a family as fit beside its title, the common ending written once."""
+    """As many names of a family as fit beside its title, with the common ending written once."""
     if family.note:
         return f"{family.names[0]}: {family.note}"
     ending = family.names[0].partition("-")[2]

@@ -110,7 +110,7 @@ def _entry(path: Path) -> RunEntry:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bool]:
-    """A small file's content, and whether it could be read; one that is not there is fine."""
+    """A small file's content, and whether it could be read; a missing file is no error."""
     try:
         text = path.read_text()
         content = json.loads(text) if path.suffix == ".json" else yaml.load(text, LOADER)

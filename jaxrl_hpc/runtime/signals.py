@@ -1,4 +1,4 @@
-"""Requests to stop: remembered when they come, acted on between chunks."""
+"""Requests to stop: recorded when they arrive, handled between chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopSignals:
-    """Remembers a request to stop; the loop acts on it between chunks."""
+    """Records a request to stop; the loop handles it between chunks."""
 
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -22,7 +22,7 @@ class StopSignals:
         self.received, self.number = signal.Signals(number).name, number
 
     def __enter__(self) -> StopSignals:
-        with contextlib.suppress(ValueError):  # not the main thread: signals are somebody else's
+        with contextlib.suppress(ValueError):  # not the main thread: signals are handled elsewhere
             self._old = {number: signal.signal(number, self._note) for number in self.numbers}
         return self
 

@@ -58,7 +58,7 @@ def ordeal(tmp_path, data, killed, stopped, told):
     assert status == 75, output
     assert f"rank {killed} (process {pids[signal.SIGKILL]} on" in output and "died while" in output, output
     silent = f"rank {stopped} (process {pids[signal.SIGSTOP]} on"
-    assert silent in output and "has not been heard of for" in output, output
+    assert silent in output and "has not been heard from for" in output, output
     assert output.count("resumed at") == 2, output
     assert f"SIGUSR1 on rank {told}: saved at" in output, output
     return folder

@@ -81,7 +81,7 @@ def test_simulators_outside_of_the_program_live_on_the_environment_ranks(tmp_pat
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (["workflow.name=central_inference", "workflow.actor_lag=2"], "nobody has old parameters"),
+        (["workflow.name=central_inference", "workflow.actor_lag=2"], "no rank has old parameters"),
         (
             ["workflow.name=dyna", "workflow.max_updates=1"],
             "must be at least workflow.updates_per_iteration = 2",

@@ -35,9 +35,9 @@ def run_dir(tmp_path):
         ("prterun noticed that process rank 2 with PID 77 on node x exited on signal 9", ["rank 2 died"]),
         ("srun: error: node1: task 5: Killed\n", ["rank 5 died"]),
         (
-            "watchdog of rank 0 (training, chunk 8): rank 1 has not been heard of for 4 s; the job ends\n"
+            "watchdog of rank 0 (training, chunk 8): rank 1 has not been heard from for 4 s; the job ends\n"
             + MPICH,
-            ["watchdog of rank 0 (training, chunk 8): rank 1 has not been heard of for 4 s"],
+            ["watchdog of rank 0 (training, chunk 8): rank 1 has not been heard from for 4 s"],
         ),
         ("rank 1 of 4 failed and ends the job:\nTraceback…\n" + MPICH, ["rank 1 of 4 failed"]),
         (  # the guard that spoke first knows; the launcher names any of those that it ended then

@@ -71,7 +71,7 @@ def test_a_run_that_is_interrupted_goes_on(two):
 @pytest.mark.full
 def test_without_windows_it_says_so_once_and_goes_on_with_messages(two):
     said = [line for line in two[1].splitlines() if "one-sided memory" in line]
-    assert said == ["one-sided memory cannot be used here (rank 1 says no); going on with two-sided messages"]
+    assert said == ["one-sided memory cannot be used here (rank 1 says no); using two-sided messages instead"]
 
 
 def accounts(folder, learners):

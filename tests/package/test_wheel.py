@@ -129,7 +129,7 @@ def test_mpi_is_installed_from_the_wheel_in_an_empty_environment(wheel, tmp_path
     clean = {"PATH": "/usr/local/bin:/usr/bin:/bin", "JAXRL_HPC_CACHE": str(tmp_path / "cache")}
     run([str(commands / "python"), "-m", "pip", "install", "-q", str(wheel)], tmp_path, **clean)
     out = run([str(commands / "jaxrl-hpc"), "doctor", "--install-mpi"], tmp_path, **clean)
-    assert "All that is needed works" in out and "allreduce inside jit" in " ".join(out.split())
+    assert "Everything required works" in out and "allreduce inside jit" in " ".join(out.split())
     train = [
         str(commands / "jaxrl-hpc"),
         "train",

@@ -164,7 +164,7 @@ def test_submit_end_to_end(cluster, hold, tmp_path):
         assert code == 0, text
         jobs[directory] = text.partition("job ")[2].partition(";")[0]
     code, text = sweep(cluster, "submit", file, "--dir", broken.path)
-    assert code == 2 and f"in the queue already as job {jobs[broken]}" in text
+    assert code == 2 and f"already in the queue as job {jobs[broken]}" in text
 
     plan = make_plan(load_spec(file))
     task = broken.task(plan.tasks[1])

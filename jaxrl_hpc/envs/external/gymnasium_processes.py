@@ -1,7 +1,7 @@
 """Gymnasium environments in processes of their own, stepped at the same time.
 
-Gymnasium's AsyncVectorEnv does the work. What it does not do is to say which copy failed, was killed or
-hangs, and to recover: copies are created again together, after their processes have been ended.
+Uses Gymnasium's AsyncVectorEnv, and adds what that lacks: it identifies copies that failed, were killed or
+hang, and recovers by ending all processes and creating the copies again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CopyFailed(Exception):
 
 
 class Named(gymnasium.Wrapper):
-    """Its exceptions say which copy it is, and where they come from: tracebacks stay in the process."""
+    """Adds the copy's number and the origin to exceptions, since tracebacks stay in the process."""
 
     def __init__(self, env: gymnasium.Env, copy: int) -> None:
         super().__init__(env)
@@ -51,7 +51,7 @@ def _named(make: Callable[[], Any], copy: int) -> Named:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without Gymnasium's own words on a failed copy, a traceback among them: ours follow."""
+    """Suppresses Gymnasium's output on a failed copy, such as a traceback: ours follows."""
     level = gymnasium.logger.min_level
     gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
     try:
@@ -106,7 +106,7 @@ class Processes(Vector):
             raise Wrong(f"lost its process (exit code {code})") from None
 
     def kill(self) -> None:
-        """Ends the processes, whatever they do; from any thread."""
+        """End the processes unconditionally; from any thread."""
         for process in self.env.processes:
             process.kill()
             process.join(1.0)
@@ -114,5 +114,5 @@ class Processes(Vector):
 
     def close(self) -> None:
         with contextlib.suppress(Exception), quiet():
-            self.env.close()  # lets environments close themselves, as far as they still answer
+            self.env.close()  # lets environments close themselves if they still respond
         self.kill()
