@@ -8,6 +8,10 @@ use is not.
 
 Such a class validates as the real one does (tests/config/test_classes.py compares all of them). Objects of it
 answer questions about settings; runs are made of the real ones.
+
+The plain way, a module without JAX for the settings of each of some forty components, would be longer than
+this file. It would part an algorithm's options from its programs, and make components of the package unlike
+those of one's own, which are one module.
 """
 
 from __future__ import annotations
