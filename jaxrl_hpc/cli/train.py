@@ -23,10 +23,14 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.errors import UserError, os_errors_told
 from jaxrl_hpc.schema import FOLDER_NAME
+
+if TYPE_CHECKING:
+    from jaxrl_hpc.comm.ranks import Ranks
+    from jaxrl_hpc.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +137,7 @@ def claimed(folder: Path) -> Iterator[Path]:
         release_folder(path)
 
 
-def train_in(run_dir: Path, config: Any, ranks: Any, args: argparse.Namespace) -> int:
+def train_in(run_dir: Path, config: Config, ranks: Ranks, args: argparse.Namespace) -> int:
     from jaxrl_hpc.envs.external import mpi_ranks
     from jaxrl_hpc.runtime.train import EXIT_SAVED, train
 

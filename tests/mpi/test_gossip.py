@@ -68,7 +68,7 @@ def test_neighbours_on_a_ring_stay_close_within_their_bound(three):
     rows = three["a2c-ring"]["rows"]
     assert all(0 < row["consensus_distance"] < 10 and row["lag_max"] <= 1 for row in rows)
     exchanges = three["a2c-ring"]["summary"]["env_steps"] // (3 * 32)
-    assert three["a2c-ring"]["lines"] == [3 * exchanges] * 3  # one line of its own, two neighbours
+    assert three["a2c-ring"]["entries"] == [3 * exchanges] * 3  # one line of its own, two neighbours
 
 
 @pytest.mark.full
