@@ -132,6 +132,13 @@ def test_unknown_options_are_refused(config_file, capsys):
     assert "--fast" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["train", "show"])
+def test_what_is_missing_is_named_and_nothing_else(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command])
+    assert capsys.readouterr().err.endswith("the following arguments are required: config\n")
+
+
 def test_help_and_version_are_quick():
     """They must not import JAX: asked of the interpreter, not of a clock."""
     code = (
