@@ -3,6 +3,7 @@
 import os
 import pty
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +15,9 @@ from jaxrl_hpc.runtime.signals import StopSignals
 def terminal(monkeypatch):
     """The other end of a terminal that standard error is."""
     ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)  # what is not there is an error
     with os.fdopen(theirs, "w") as stream:
-        monkeypatch.setattr(signals.sys, "stderr", stream)
+        monkeypatch.setattr(signals, "sys", SimpleNamespace(stderr=stream))
         yield ours
     os.close(ours)
 
