@@ -1,4 +1,4 @@
-"""What jobs of gossip run in tests; rank 0 prints what came out as JSON, one line a case.
+"""What jobs of gossip run in tests; rank 0 tells what came out, one line a case.
 
 python -m tests.mpi.gossip_jobs FOLDER CASE…      cases as in tests/mpi/actor_learner_jobs.py
 `sharded-…` cases run the sharded workflow. `@signal=RANK:EXCHANGE` sends SIGUSR1 to a rank after so many
@@ -23,6 +23,7 @@ from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
 from jaxrl_hpc.workflows.gossip.runtime import Gossip
 from tests.mpi import actor_learner_jobs
+from tests.mpi.telling import tell
 
 FLOW = {"name": "gossip", "num_envs": 4, "unroll_length": 8}
 # plain SGD with step size 0.05: Adam without memory, whose denominator is its offset
@@ -88,4 +89,4 @@ def run(folder: Path, text: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     for case in sys.argv[2:]:
-        print("\n" + json.dumps(run(Path(sys.argv[1]), case)), flush=True)
+        tell(run(Path(sys.argv[1]), case))
