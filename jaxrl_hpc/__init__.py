@@ -91,7 +91,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+if not TYPE_CHECKING:  # for type checkers, only the names above exist
     __getattr__, _ = lazy_names(__name__, _HOMES)
 
 

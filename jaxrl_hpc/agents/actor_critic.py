@@ -1,4 +1,4 @@
-"""What A2C and PPO share: a policy with a value function, acting, and looking at an unroll."""
+"""What A2C and PPO share: policy and value networks, acting, and evaluating an unroll."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ActorCriticConfig(NetworkAgentConfig):
     distribution: Literal["gaussian", "tanh"] = static(
         "gaussian", "continuous actions: a Gaussian clipped to the bounds, or squashed into them by tanh"
     )
-    log_std: float = static(0.0, "continuous actions: log standard deviation at the start", ge=-5, le=2)
+    log_std: float = static(0.0, "continuous actions: initial log standard deviation", ge=-5, le=2)
     state_std: bool = static(False, "continuous actions: the deviation depends on the state")
     gamma: float = traced(0.99, "discount", ge=0, le=1)
     gae_lambda: float = traced(
@@ -49,7 +49,7 @@ class ActorCriticConfig(NetworkAgentConfig):
 
 
 class View(NamedTuple):
-    """What the present network makes of an unroll."""
+    """Outputs of the current network over an unroll."""
 
     outputs: Array  # [T, B, P] of the policy
     value: Array  # [T, B]
@@ -70,7 +70,8 @@ class Core(NamedTuple):
 
 
 def check_standardised(steps: int, what: str) -> None:
-    """Mean and deviation of a handful of advantages are noise: nothing is learned, without a word."""
+    """Refuse to standardise over a handful of advantages: their statistics are noise, and learning fails
+    silently."""
     if steps < FEWEST_STEPS:
         raise UserError(
             f"{what} has {steps} step(s), too few to standardise advantages over: it needs {FEWEST_STEPS} or "

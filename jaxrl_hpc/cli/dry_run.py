@@ -1,6 +1,6 @@
-"""What `train` would do with a config: parts, shapes and memory, from shapes alone; nothing is computed.
+"""What `train` would do with a config: parts, shapes and memory, without computing anything.
 
-Times are those of finished runs of the same config in the same folder, and unknown where there are none.
+Times are taken from finished runs of the same config in the same folder; unknown if there are none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxrl_hpc.runtime.seeds import SeedRunner
     from jaxrl_hpc.types import EnvSpec, PyTree
 
-# settings of a run that change neither what is computed nor for how long
+# run settings that affect neither the computation nor its duration
 INCIDENTAL = (
     "name",
     "seed",
@@ -69,10 +69,10 @@ def describe(config: Config, run_dir: Path) -> str:
     ]
     if flow.traceable:
         needed, free = check_memory(config, runner), free_bytes(flow.device)
-        left = "how much is free is unknown" if free is None else f"{size(free)} are free"
+        left = "free memory unknown" if free is None else f"{size(free)} free"
         rows += [("state", _state(runner)), ("memory", f"about {size(needed)} at most, {left}")]
     else:
-        rows.append(("memory", "depends on the ranks of the job: train checks it when they have joined"))
+        rows.append(("memory", "depends on the ranks of the job: train checks it once they have joined"))
     rows += [("time", _time(config, run_dir.parent)), ("run directory", str(run_dir))]
     return described(rows) + "\n\nnothing was trained"
 
@@ -106,7 +106,7 @@ def _learner(parts: Parts, runner: SeedRunner) -> str:
 def _data(config: Config, parts: Parts) -> str:
     needs = parts.agent.needs
     if parts.replay is None:
-        return "its own unrolls, each of them once it is complete"
+        return "its own unrolls, each once it is complete"
     windows = f"batches of {needs.batch_size:,} windows of {_steps(needs.length)}"
     assert config.replay is not None
     return f"a {config.replay.name} replay of {config.replay.capacity:,} steps, {windows}"
@@ -155,7 +155,7 @@ def _time(config: Config, folder: Path) -> str:
 
 
 def _essence(config: dict[str, Any]) -> dict[str, Any]:
-    """Without what does not matter, and what a run's config has instead of `auto`."""
+    """Without settings that do not matter, and with `auto` where a run's config records the choice."""
     run = {name: value for name, value in config.get("run", {}).items() if name not in INCIDENTAL}
     workflow = {name: value for name, value in config.get("workflow", {}).items() if name != "engine"}
     return {**config, "run": run, "workflow": workflow}

@@ -1,22 +1,22 @@
-"""Many trials of one config: plan them, run them here or as a job array, look at the results.
+"""Plan many trials of one config, run them here or as a job array, and look at the results.
 
 examples:
   jaxrl-hpc sweep plan cartpole_dqn                      what would run, and how it is packed
   jaxrl-hpc sweep run cartpole_dqn                       all of it here, on every core
-  jaxrl-hpc sweep run cartpole_dqn --task 3              one task; in a job array the index is found by itself
+  jaxrl-hpc sweep run cartpole_dqn --task 3              one task; in a job array the index is automatic
   jaxrl-hpc sweep submit cartpole_dqn --dry-run          the Slurm job array; without --dry-run submit it
-  jaxrl-hpc sweep status runs/sweeps/cartpole_dqn        how far it is, best so far
+  jaxrl-hpc sweep status runs/sweeps/cartpole_dqn        progress, best so far
   jaxrl-hpc sweep collect cartpole_dqn                   one Parquet table with a row per trial
   jaxrl-hpc report runs/sweeps/cartpole_dqn              one HTML page
 
-Every command can be repeated at any time: finished trials are left alone, interrupted tasks continue
-exactly, broken results are made again. FILE is a sweep file, the name of one in configs/sweeps/, or the
-folder of a sweep. Settings of all trials can be changed by section.key=value. The index of a task comes
-from --task, SLURM_ARRAY_TASK_ID, PBS_ARRAY_INDEX or PBS_ARRAYID; in a plain shell:
+Every command can be repeated at any time: finished trials are kept, interrupted tasks continue exactly,
+damaged results are made again. FILE is a sweep file, the name of one in configs/sweeps/, or the folder of a
+sweep. Settings of all trials can be changed by section.key=value. The index of a task comes from --task,
+SLURM_ARRAY_TASK_ID, PBS_ARRAY_INDEX or PBS_ARRAYID; in a plain shell:
   seq 0 3 | xargs -P 2 -I{} jaxrl-hpc sweep run cartpole_dqn --task {}
 
-exit codes: 0 done, or as far as a task can go before others; 1 a task failed; 2 something in the input is
-wrong; 75 stopped by SIGTERM, SIGINT or SIGUSR1 after saving: the same command continues.
+exit codes: 0 done, or waiting for other tasks; 1 a task failed; 2 invalid input; 75 stopped by SIGTERM,
+SIGINT or SIGUSR1 after saving: the same command continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ACTIONS = {
     "plan": "show the trials and how they are packed into tasks",
     "run": "run all tasks here, or one of them",
     "submit": "submit the tasks as a Slurm job array",
-    "status": "show how far every task is",
+    "status": "show the progress of every task",
     "collect": "write one Parquet table with a row per trial",
 }
 INDEX_VARIABLES = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID")
@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         sub.epilog = f"example: jaxrl-hpc sweep {name} cartpole_dqn"
         sub.add_argument("file", metavar="FILE", help="a sweep file, its name, or the folder of a sweep")
-        sub.add_argument("overrides", nargs="*", metavar="key=value", help="such as run.total_env_steps=5000")
+        sub.add_argument(
+            "overrides", nargs="*", default=[], metavar="key=value", help="such as run.total_env_steps=5000"
+        )
         sub.add_argument("--dir", help="folder of the sweep (default: runs/sweeps/<name>)")
         sub.add_argument("--trust", action="store_true", help=TRUST_HELP)
         if name in ("plan", "status"):
@@ -85,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
     spec = load_spec(
         args.file, tuple(args.overrides), trust=args.trust
-    )  # mistakes are told before JAX is loaded
+    )  # report mistakes before JAX is loaded
 
     from jaxrl_hpc.cli import sweep_text
     from jaxrl_hpc.sweeps.directory import SweepDirectory
@@ -139,7 +141,7 @@ def _run(plan: SweepPlan, directory: SweepDirectory, args: argparse.Namespace) -
         raise UserError(f"--jobs: should be at least 1 (it is {args.jobs})")
     index = array_index(args.task)
     if index is not None:
-        plan.task(index)  # a wrong number is said before anything is written
+        plan.task(index)  # report a wrong number before anything is written
     alone = index is not None or len(plan.tasks) == 1
     if not alone:  # a task of this process checks it itself, once it has set up the machine
         check_metric(plan, plan.trials[0].config)

@@ -1,7 +1,7 @@
-"""Configs: what a run is made of, as validated data.
+"""Configs: the settings of a run as validated data.
 
-Names are loaded when they are used. What is in `sources` needs no JAX, so that commands which only read files
-answer at once.
+Names are loaded when they are used. `sources` needs no JAX, so that commands which only read files respond at
+once.
 """
 
 from __future__ import annotations

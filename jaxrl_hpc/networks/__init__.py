@@ -1,4 +1,4 @@
-"""flax.linen networks: torsos and heads. What your own agents need most are names of this package."""
+"""flax.linen networks: torsos and heads. The most useful ones are exported by this package."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Convolutions whose gradients are quick on CPUs.
+"""Convolutions with fast gradients on CPUs.
 
     y[n, p] = Σ_u x[n, s p + u] W[u],    dW[u] = Σ_np x[n, s p + u] dy[n, p]
 
 XLA's own gradients of convolutions are slow on CPUs, most of all inside loops: an update of a small network
-for Atari games takes ten times as long as by what follows. A stride s that divides the kernel's side k turns
-images into blocks of s x s pixels; the kernel is then m x m blocks, m = k / s, and dW is one product of
-the blocks with m² shifted copies of dy. Other convolutions are patches times a matrix. On other devices
-strided ones are XLA's convolution. Parameters are those of `flax.linen.Conv`. In mixed precision (`dense.py`)
-all are patches times a matrix.
+for Atari games takes ten times as long as with the method below. If the stride s divides the kernel's side k,
+images become blocks of s x s pixels; the kernel is then m x m blocks, m = k / s, and dW is one product of the
+blocks with m² shifted copies of dy. Other convolutions are patches times a matrix. On other devices strided
+ones are XLA's convolution. Parameters are those of `flax.linen.Conv`. In mixed precision (`dense.py`) all are
+patches times a matrix.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _kernel_gradient(x: Array, dy: Array, side: int, stride: int) -> Array:
 
 
 def as_blocks(x: Array, side: int) -> Array:
-    """[N, H, W, C] -> [N, H / side, W / side, side² C], without what is left over at the edges."""
+    """[N, H, W, C] -> [N, H / side, W / side, side² C], without the remainder at the edges."""
     number, height, width, channels = x.shape
     rows, columns = height // side, width // side
     x = x[:, : rows * side, : columns * side].reshape(number, rows, side, columns, side, channels)

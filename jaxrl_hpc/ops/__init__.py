@@ -1,6 +1,6 @@
 """Stateless maths: returns, losses, exploration, optimisation, statistics.
 
-The functions that people use by themselves are names of this package, imported when they are first used:
+Functions for direct use are exported by this package and imported on first use:
 `rl.ops.gae`, `rl.ops.huber`. Everything else is in its module.
 """
 

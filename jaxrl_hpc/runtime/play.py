@@ -1,7 +1,7 @@
 """Watch a trained run: episodes as an animated GIF and as a strip of pictures.
 
-An episode is drawn from its observations alone (`HostHooks.draw`); environments that make pictures of their
-own (`HostHooks.picture`, such as ExaBooster) make those instead.
+An episode is drawn from its observations alone (`HostHooks.draw`); environments with their own pictures
+(`HostHooks.picture`, such as ExaBooster) make those instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STRIP = 8  # pictures in a strip
 
 
 class PlayedEpisode(NamedTuple):
-    """What was seen from the first observation to the last."""
+    """Observations and rewards of an episode."""
 
     observations: np.ndarray  # [T + 1, *obs_shape]
     rewards: np.ndarray  # [T]

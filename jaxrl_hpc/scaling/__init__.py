@@ -1,6 +1,6 @@
 """How a sharded run scales: measured on this machine, modelled, extrapolated.
 
-The model of a job by itself, with `rl.scaling` as `scaling`:
+To use the model of a job directly, with `rl.scaling` as `scaling`:
 `scaling.simulate(scaling.Costs(…), scaling.JobPlan("async", learners=1, actors=8))`.
 """
 

@@ -1,7 +1,7 @@
-"""What the parts of a config cost on this machine: acting, the policy alone, learning, packing.
+"""Measures the costs of a config's parts on this machine: acting, the policy alone, learning, packing.
 
-Each piece is the very program that the workflow runs, timed alone in this process. What lies between ranks is
-not measured here: latency and bandwidth are given.
+Each part is the program that the workflow runs, timed alone in this process. The network between ranks is not
+measured: latency and bandwidth are given.
 """
 
 from __future__ import annotations

@@ -132,6 +132,13 @@ def test_unknown_options_are_refused(config_file, capsys):
     assert "--fast" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["train", "show"])
+def test_what_is_missing_is_named_and_nothing_else(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command])
+    assert capsys.readouterr().err.endswith("the following arguments are required: config\n")
+
+
 def test_script_form():
     done = subprocess.run([sys.executable, "scripts/train.py", "--help"], capture_output=True, text=True)
     assert done.returncode == 0 and "Train a config" in done.stdout

@@ -1,4 +1,4 @@
-"""What jobs of gossip run in tests; rank 0 prints what came out as JSON, one line a case.
+"""What jobs of gossip run in tests; rank 0 tells what came out, one line a case.
 
 python -m tests.mpi.gossip_jobs FOLDER CASE…      cases as in tests/mpi/actor_learner_jobs.py
 `sharded-…` cases run the sharded workflow. `@signal=RANK:EXCHANGE` sends SIGUSR1 to a rank after so many

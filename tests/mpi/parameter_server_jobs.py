@@ -1,4 +1,4 @@
-"""What jobs with a parameter server run in tests; rank 0 prints what came out as JSON, one line a case.
+"""What jobs with a parameter server run in tests; rank 0 tells what came out, one line a case.
 
 python -m tests.mpi.parameter_server_jobs FOLDER CASE…      cases as in tests/mpi/actor_learner_jobs.py
 `@signal=RANK:EXCHANGE` sends SIGUSR1 to a rank after so many exchanges of its own.
@@ -26,6 +26,7 @@ from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
 from jaxrl_hpc.workflows.parameter_server import runtime
 from tests.mpi import actor_learner_jobs
+from tests.mpi.telling import tell
 
 FLOW = {"name": "parameter_server", "num_envs": 4, "unroll_length": 8}
 FUSED = {"name": "fused", "num_envs": 4, "unroll_length": 8}
@@ -99,7 +100,7 @@ def main(
     config_of: Callable[[str, list[str]], configs.Config], hooks: Callable[[dict[str, str]], None]
 ) -> None:
     for case in sys.argv[2:]:
-        print("\n" + json.dumps(run(Path(sys.argv[1]), case, config_of, hooks)), flush=True)
+        tell(run(Path(sys.argv[1]), case, config_of, hooks))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from jaxrl_hpc.checkpoint.sharded import shard_folder
 from jaxrl_hpc.runtime.train import train
 from tests.mpi import gossip_jobs, launch, parameter_server_jobs
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 RECORD = "run.record_schedule=true"
 TOGETHER = "workflow.topology=complete;workflow.staleness=0"
 

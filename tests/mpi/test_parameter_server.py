@@ -9,7 +9,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runtime.train import train
 from tests.mpi import launch, parameter_server_jobs
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 RECORD = "run.record_schedule=true"
 
 

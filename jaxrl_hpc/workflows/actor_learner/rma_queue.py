@@ -3,10 +3,9 @@
     actor:  unroll ── write ──→ queue │ learner's memory │ slot ←── read ── actors
                                       └ iterate, publish ┘
 
-A learner has a queue for each actor of its group, and polling them costs nothing; an actor whose queue
-is full waits. A bitmap says which actors take part. A learner that finds its queues empty helps: it takes an
-unroll from a full queue of another group, whose actor would have to wait (`help`). Everything else is as in
-`async`.
+A learner has a queue for each actor of its group, and polling them is cheap; an actor whose queue is full
+waits. A bitmap marks active actors. A learner that finds its queues empty helps: it takes an unroll from a
+full queue of another group, whose actor would have to wait (`help`). Everything else is as in `async`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ class Config(OneSidedConfig):
 
     name: Literal["rma_queue"] = "rma_queue"
     help: bool = static(
-        True, "a learner without unrolls takes from full queues of others; once its actors ended, from any"
+        True,
+        "a learner without unrolls takes them from full queues of others; from any after its actors end",
     )
 
 

@@ -1,12 +1,12 @@
-"""Gossip as one workflow of the contract.
+"""Gossip as a Workflow.
 
 Before `join`, a process can only inspect shapes (as `evaluate` does); `start` connects the ranks. An
-iteration is an exchange of any rank: they take them from a counter, so that a slow one makes fewer and delays
-no other. With bounded `staleness` it is an exchange of every rank. At the end of a chunk all ranks
-synchronise: running statistics are merged, and the mean of all replicas, which is what is evaluated, is taken
+iteration is an exchange of any rank: ranks claim them from a counter, so that a slow one makes fewer and does
+not delay others. With bounded `staleness` it is an exchange of every rank. At the end of a chunk all ranks
+synchronise: running statistics are merged, and the mean of all replicas, which is evaluated, is computed
 together with their distance from it. One seed per job; rank 0 evaluates and writes. Unless staleness is
-bounded, a run may go on with more ranks, which start fresh copies from that mean, or with fewer, whose states
-are then left out.
+bounded, a run may continue with more ranks, which start fresh copies from that mean, or with fewer, dropping
+the states of the others.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Gossip(WorkerRuntime):
             self.recorder = GossipRecorder(job.folder, self.ranks.rank, done[self.ranks.rank], degree)
         self.peers = Peers(comm, self.worker.scheme.size, self.deadline)
         self.peers.publish(np.asarray(state.own.published), done[self.ranks.rank])
-        self._seen = done  # what was published before this job counts as averaged
+        self._seen = done  # parameters published before this job count as averaged
         self._share_claims(comm)
         self.ranks.barrier()
         return state
@@ -174,7 +174,7 @@ class Gossip(WorkerRuntime):
         learned = self._programs["install"](worker.state.learner, mean)
         learned = learned._replace(progress=jnp.float32(self._steps(end) / self.total_env_steps))
         metrics = self._metrics(chunk, worker)
-        metrics["exchanges_alone"] = metrics.pop("dropped_changes")  # no neighbour had anything new
+        metrics["exchanges_alone"] = metrics.pop("dropped_changes")  # no neighbour had new parameters
         metrics["consensus_distance"] = jnp.float32(distance)
         shared = Consensus(learned, state.shared.iteration + iterations, jnp.int32(updates))
         return GossipState(shared, own._replace(worker=worker)), metrics | {"updates": jnp.int32(updates)}

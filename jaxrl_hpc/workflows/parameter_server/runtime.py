@@ -1,10 +1,10 @@
-"""Workers, and servers where the rule has them: one workflow of the contract.
+"""Workers, and servers if the rule has them, as a Workflow.
 
-Before `join`, a process can only inspect shapes (as `evaluate` does); `join` makes it a worker or a server
-of its job, `start` puts the parameters where all workers find them. A chunk is a number of exchanges, by
-any workers. At its end all workers synchronise: nothing is in flight then, and the shared parameters can be
-saved. One seed per job; rank 0 evaluates and writes. A run may go on with more workers, which start fresh
-copies from the present parameters, or with fewer, whose states are then left out.
+Before `join`, a process can only inspect shapes (as `evaluate` does); `join` makes it a worker or a server of
+its job, `start` stores the parameters centrally. A chunk is a number of exchanges, by any workers. At its end
+all workers synchronise: nothing is in flight, and the shared parameters can be saved. One seed per job; rank
+0 evaluates and writes. A run may continue with more workers, which start fresh copies from the current
+parameters, or with fewer, dropping the states of the others.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _words(frame):
         (_nan, "only 0 of 3000 rows are complete"),
         (_fast, "15 Hz"),
         (_words, "not a readable CSV"),
-        (lambda f: f.iloc[::-1], "goes back"),
+        (lambda f: f.iloc[::-1], "decreases"),
         (lambda f: f.assign(time="yesterday"), "neither timestamps nor seconds"),
     ],
 )
