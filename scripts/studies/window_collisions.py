@@ -204,8 +204,8 @@ def page(data: dict[str, Any]) -> str:
 
 Made by `python scripts/studies/window_collisions.py`.
 
-Several learners that read actors' rings at random (`workflow.selection=random`) copy the same unroll now and
-then, and all but one of them in vain; with `range` they never do.
+Several learners that read actors' rings at random (`workflow.selection=random`) sometimes copy the same
+unroll, and all but one of them discard it; with `range` they never do.
 
 ![collisions](window_collisions.png)
 
@@ -220,8 +220,8 @@ measured. With learners = 25 % of actors, the copies in vain are {text} of the t
 cost little once learning takes longer than fetching; `range` never has any and is the default.
 
 Measured with {WINDOWS} rings of {PRODUCERS} producing ranks and up to {max(LEARNERS)} learning ranks on
-{data["cores"]} cores. So many ranks cannot copy at the same time on so few cores: each copy is made to take
-{1000 * COPY_SECONDS:.0f} ms asleep, as if over a slow network. Claims, counters and rings are the real ones.
+{data["cores"]} cores. So many ranks cannot copy at the same time on so few cores, so each copy sleeps for
+{1000 * COPY_SECONDS:.0f} ms, as over a slow network. Claims, counters and rings are the real ones.
 
 | learners | of actors | time copying | copies | in vain, measured | simulated |
 |---|---|---|---|---|---|

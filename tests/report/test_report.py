@@ -297,7 +297,8 @@ def test_a_live_page_reloads_itself_until_it_is_paused(tmp_path: Path) -> None:
         page.open(write_report([run], path, reload_seconds=3600))
         assert page.accessibility() == []
         page.evaluate(
-            "window.calls = []; clearTimeout = () => calls.push('clear'); setTimeout = (f, t) => calls.push(t)"
+            "window.calls = []; clearTimeout = () => calls.push('clear'); "
+            "setTimeout = (f, t) => calls.push(t)"
         )
         page.evaluate(f"{click}; {click}")
         assert page.evaluate("calls") == ["clear", 3_600_000] and page.problems == []
