@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_tutorials import ROOT, TUTORIALS, blocks
 
-SHOWN = re.compile(r"^```\n(?P<text>.*?)^```", re.M | re.S)
+FENCED = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 # what one node of four cores and a test can do
 SMALLER = {
     "--nodes=2 --ntasks-per-node=3 scripts/slurm/mpi.sbatch workflows/cartpole_ppo_sharded": (
@@ -22,7 +22,8 @@ SUBMITTED = re.compile(r"(?:Submitted batch|submitted as) job (\d+)")
 
 
 def submissions(page: Path) -> list[str]:
-    return [m["text"] for m in SHOWN.finditer(page.read_text()) if re.search(r"sbatch|submit", m["text"])]
+    shown = [m["text"] for m in FENCED.finditer(page.read_text()) if not m["kind"]]
+    return [text for text in shown if re.search(r"sbatch|submit", text)]
 
 
 PAGES = [page for page in TUTORIALS if submissions(page)]
