@@ -1,4 +1,4 @@
-"""Gymnasium environments in processes of their own, stepped at the same time.
+"""Gymnasium environments in separate processes, stepped at the same time.
 
 Uses Gymnasium's AsyncVectorEnv, and adds what that lacks: it identifies copies that failed, were killed or
 hang, and recovers by ending all processes and creating the copies again.
