@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import NetworkAgentConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.policy import ActorCritic, PolicyHead
 from jaxrl_hpc.networks.recurrent import initial_carry, starts_of
@@ -20,7 +21,7 @@ from jaxrl_hpc.types import Array, EnvSpec, LearnerState, PyTree, Transition
 FEWEST_STEPS = 8  # over which advantages may be standardised
 
 
-class ActorCriticConfig(optimise.OptimiserConfig):
+class ActorCriticConfig(NetworkAgentConfig):
     """Settings of every agent with a policy and a value function."""
 
     suitable_unroll: ClassVar[int] = 16  # steps of every copy: what it learns from is the unroll
@@ -41,10 +42,6 @@ class ActorCriticConfig(optimise.OptimiserConfig):
     adam_epsilon: float = traced(1e-5, "Adam's denominator offset", gt=0)
     max_grad_norm: float = traced(0.5, "gradients are scaled down to this global norm; 0: never", ge=0)
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
 
     @property
     def recurrent_width(self) -> int:

@@ -11,7 +11,7 @@ one for its batch. All options together make Rainbow (Hessel et al. 2018).
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import flax.linen as nn
 import jax
@@ -21,9 +21,10 @@ from pydantic import model_validator
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.action_space import one_choice
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import WindowAgentConfig
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.noisy import streams
-from jaxrl_hpc.networks.torso import NetworkConfig, Width, as_features, make_torso
+from jaxrl_hpc.networks.torso import Width, as_features, make_torso
 from jaxrl_hpc.ops import masks, optimise, value_distributions
 from jaxrl_hpc.ops.exploration import epsilon_greedy, epsilon_ladder, linear_decay
 from jaxrl_hpc.ops.returns import fold_window, take_step
@@ -31,11 +32,9 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
 
 
-class DQNOptions(optimise.OptimiserConfig):
+class DQNOptions(WindowAgentConfig):
     """Settings shared by the DQN family."""
 
-    suitable_replay: ClassVar[str] = "uniform"
-    network: NetworkConfig = NetworkConfig()
     dueling: bool = static(False, "separate value and advantage streams")
     dueling_hidden: tuple[Width, ...] = static((), "dueling: widths of each stream's hidden layers")
     double: bool = static(
@@ -59,15 +58,6 @@ class DQNOptions(optimise.OptimiserConfig):
     target_rate: float = traced(
         0.005, "soft updates: fraction of the way to the online network per update", gt=0, le=1
     )
-
-    @property
-    def window(self) -> int:
-        """Steps of a replay sample."""
-        return self.n_step
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
 
     def q_network(self, torso: nn.Module, num_actions: int) -> QNetwork:
         return QNetwork(torso, num_actions, self.dueling, self.dueling_hidden, self.network.activation)

@@ -14,13 +14,14 @@ prioritised replay correct both regressions; the policy's loss has none, as in T
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import WindowAgentConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.critic import Critics
 from jaxrl_hpc.networks.policy import DeterministicActor
@@ -33,10 +34,9 @@ from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, 
 LOG_STD_RANGE = (-5.0, 1.0)
 
 
-class Config(optimise.OptimiserConfig):
+class Config(WindowAgentConfig):
     """IQL's settings."""
 
-    suitable_replay: ClassVar[str] = "uniform"
     name: Literal["iql"] = "iql"
     network: NetworkConfig = NetworkConfig(hidden=(256, 256))
     learning_rate: float = traced(3e-4, "Adam step size of critics and value", gt=0)
@@ -60,15 +60,6 @@ class Config(optimise.OptimiserConfig):
         0.005, "soft updates: fraction of the way to the online networks per update", gt=0, le=1
     )
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def window(self) -> int:
-        """Steps of a replay sample."""
-        return self.n_step
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:

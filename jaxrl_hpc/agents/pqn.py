@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.action_space import one_choice
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import NetworkAgentConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -29,7 +30,7 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, Unrolls, UpdateInfo
 
 
-class Config(optimise.OptimiserConfig):
+class Config(NetworkAgentConfig):
     """PQN's settings."""
 
     suitable_unroll: ClassVar[int] = 32
@@ -43,10 +44,6 @@ class Config(optimise.OptimiserConfig):
     epsilon_end: float = traced(0.05, "final epsilon, from epsilon_fraction of the run on", ge=0, le=1)
     epsilon_fraction: float = traced(0.2, "fraction of the run over which epsilon decays", gt=0, le=1)
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
 
 
 class Rows(NamedTuple):

@@ -23,7 +23,7 @@ shards, each shard normalises by the moments of its part, and the running moment
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from pydantic import model_validator
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.action_space import check_continuous
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import WindowAgentConfig
 from jaxrl_hpc.networks.critic import STATISTICS, Critics
 from jaxrl_hpc.networks.policy import GaussianActor
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -42,10 +43,9 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
 
 
-class Config(optimise.OptimiserConfig):
+class Config(WindowAgentConfig):
     """SAC's settings."""
 
-    suitable_replay: ClassVar[str] = "uniform"
     name: Literal["sac"] = "sac"
     network: NetworkConfig = NetworkConfig(hidden=(256, 256))
     critic_network: NetworkConfig | None = static(None, "network of the critics; null: the same as `network`")
@@ -82,11 +82,6 @@ class Config(optimise.OptimiserConfig):
         0.0, "fraction of the run, from its start, with uniformly random actions", ge=0, le=1
     )
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def window(self) -> int:
-        """Steps of a replay sample."""
-        return self.n_step
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ of a prioritised replay correct the critics' regression only; the policy's loss 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.action_space import check_continuous
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import WindowAgentConfig
 from jaxrl_hpc.networks.critic import Critics
 from jaxrl_hpc.networks.policy import DeterministicActor
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -38,10 +39,9 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
 
 
-class TD3Options(optimise.OptimiserConfig):
+class TD3Options(WindowAgentConfig):
     """Settings shared by TD3 and DDPG."""
 
-    suitable_replay: ClassVar[str] = "uniform"
     network: NetworkConfig = NetworkConfig(hidden=(256, 256))
     learning_rate: float = traced(1e-3, "Adam step size of the critics", gt=0)
     actor_learning_rate: float = traced(1e-3, "Adam step size of the policy", gt=0)
@@ -70,15 +70,6 @@ class TD3Options(optimise.OptimiserConfig):
         1.0, "fraction of the run during which the imitation term is used", ge=0, le=1
     )
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def window(self) -> int:
-        """Steps of a replay sample."""
-        return self.n_step
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
 
 
 class Config(TD3Options):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.cli.table import described
 from jaxrl_hpc.config import Config
@@ -15,6 +15,11 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.units import count, duration, size
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runs.listing import listing
+
+if TYPE_CHECKING:
+    from jaxrl_hpc.runtime.build import Parts
+    from jaxrl_hpc.runtime.seeds import SeedRunner
+    from jaxrl_hpc.types import EnvSpec, PyTree
 
 # run settings that affect neither the computation nor its duration
 INCIDENTAL = (
@@ -76,7 +81,7 @@ def _steps(number: int) -> str:
     return "one step" if number == 1 else f"{number} steps"
 
 
-def _spaces(spec: Any) -> str:
+def _spaces(spec: EnvSpec) -> str:
     obs = f"observations {spec.obs_dtype}{list(spec.obs_shape)}"
     if spec.layout:
         obs += " of " + ", ".join(f"{part.name} {list(part.shape)}" for part in spec.layout)
@@ -88,7 +93,7 @@ def _spaces(spec: Any) -> str:
     return f"{obs}, actions float32{list(spec.action_shape)}, {limit}"
 
 
-def _learner(parts: Any, runner: Any) -> str:
+def _learner(parts: Parts, runner: SeedRunner) -> str:
     import jax
 
     key, hypers = runner.first_arguments()
@@ -98,7 +103,7 @@ def _learner(parts: Any, runner: Any) -> str:
     return f"{number:,} parameters in {len(leaves)} arrays, {size(_bytes(learner.params))}"
 
 
-def _data(config: Config, parts: Any) -> str:
+def _data(config: Config, parts: Parts) -> str:
     needs = parts.agent.needs
     if parts.replay is None:
         return "its own unrolls, each once it is complete"
@@ -115,13 +120,13 @@ def _evaluations(config: Config) -> str:
     return f"{run.eval_episodes} episodes every {run.eval_every:,} steps, {last}"
 
 
-def _bytes(tree: Any) -> int:
+def _bytes(tree: PyTree) -> int:
     import jax
 
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _state(runner: Any) -> str:
+def _state(runner: SeedRunner) -> str:
     """Size of a seed's state, with its largest parts."""
     from jaxrl_hpc.checkpoint.checkpointer import state_bytes
 

@@ -136,7 +136,9 @@ def steps(expected: int) -> Iterator[tuple[str, bool, str]]:
 def main(expected: int) -> int:
     for name, ok, text in steps(expected):
         if not ok or (jax.distributed.is_initialized() and jax.process_index() == 0):
-            print(json.dumps({"step": name, "ok": ok, "text": text}), flush=True)
+            # one write: print makes two of it if Python does not buffer, and ranks may share the pipe
+            sys.stdout.write(json.dumps({"step": name, "ok": ok, "text": text}) + "\n")
+            sys.stdout.flush()
         if not ok:
             sys.stdout.flush()
             os._exit(1)  # others may wait in the step that failed: notify them
@@ -146,5 +148,5 @@ def main(expected: int) -> int:
 if __name__ == "__main__":
     count = int(sys.argv[1])
     if len(sys.argv) > 2:
-        launch.by_hand(sys.argv[2], count, int(sys.argv[3]), 60.0)
+        launch.by_hand(sys.argv[2], count, int(sys.argv[3]))
     sys.exit(main(count))

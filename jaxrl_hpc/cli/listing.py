@@ -1,6 +1,7 @@
 """List what a config can name, and the available configs. PATTERN is part of a name, or has wildcards.
 
 examples:
+  jaxrl-hpc list                          how many there are of everything
   jaxrl-hpc list configs                  all of them
   jaxrl-hpc list configs cartpole         with cartpole in the name, environment or agent
   jaxrl-hpc list configs 'workflows/*'
@@ -26,12 +27,14 @@ KINDS = ("agents", "envs", "replays", "workflows", "configs", "sweeps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=KINDS, nargs="?", help="of what; without it, how many there are")
     parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="only what matches")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.kind == "configs":
+    if args.kind is None:
+        print(numbers())
+    elif args.kind == "configs":
         print(configs(args.pattern))
     elif args.kind == "sweeps":
         print(sweeps(args.pattern))
@@ -40,6 +43,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(components(args.kind, args.pattern))
     return 0
+
+
+def numbers() -> str:
+    """How many there are of everything."""
+    from jaxrl_hpc.config.registry import SECTIONS, plugins
+    from jaxrl_hpc.config.sources import config_files
+
+    counts = {"configs": len(config_files()), "sweeps": len(config_files("sweeps"))}
+    for kind in ("agents", "envs", "replays", "workflows"):
+        section = kind.removesuffix("s")
+        counts[kind] = len(SECTIONS[section].places) + len(plugins(section))
+    rows = [(kind, str(count), f"jaxrl-hpc list {kind} [PATTERN]") for kind, count in counts.items()]
+    return table([("", "number", ""), *rows], "<><")
 
 
 def matches(pattern: str, *texts: str) -> bool:

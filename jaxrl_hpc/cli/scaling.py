@@ -40,7 +40,9 @@ def _numbers(text: str) -> list[int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, or the name of one in configs/")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as workflow.num_envs=96")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="such as workflow.num_envs=96"
+    )
     parser.add_argument("--ranks", type=_numbers, default=[1, 2], help="such as 1,2,4 (default: 1,2)")
     parser.add_argument("--devices", type=_numbers, default=[1], help="per rank, such as 1,2 (default: 1)")
     parser.add_argument(

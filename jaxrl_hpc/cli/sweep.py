@@ -23,10 +23,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxrl_hpc.user_code import TRUST_HELP
+
+if TYPE_CHECKING:
+    from jaxrl_hpc.sweeps.directory import SweepDirectory
+    from jaxrl_hpc.sweeps.plan import SweepPlan
 
 ACTIONS = {
     "plan": "show the trials and how they are packed into tasks",
@@ -44,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         sub.epilog = f"example: jaxrl-hpc sweep {name} cartpole_dqn"
         sub.add_argument("file", metavar="FILE", help="a sweep file, its name, or the folder of a sweep")
-        sub.add_argument("overrides", nargs="*", metavar="key=value", help="such as run.total_env_steps=5000")
+        sub.add_argument(
+            "overrides", nargs="*", default=[], metavar="key=value", help="such as run.total_env_steps=5000"
+        )
         sub.add_argument("--dir", help="folder of the sweep (default: runs/sweeps/<name>)")
         sub.add_argument("--trust", action="store_true", help=TRUST_HELP)
         if name in ("plan", "status"):
@@ -60,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             sub.add_argument("--output", help="the table (default: results.parquet in the sweep's folder)")
 
 
-def array_index(task: int | None, environment: Any = os.environ) -> int | None:
+def array_index(task: int | None, environment: Mapping[str, str] = os.environ) -> int | None:
     """The task from --task, else from a job array's variable."""
     from jaxrl_hpc.errors import UserError
 
@@ -102,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _submit(plan: Any, directory: Any, dry_run: bool) -> int:
+def _submit(plan: SweepPlan, directory: SweepDirectory, dry_run: bool) -> int:
     from jaxrl_hpc.sweeps import local, slurm
     from jaxrl_hpc.sweeps.run import check_metric
 
@@ -123,7 +130,7 @@ def _submit(plan: Any, directory: Any, dry_run: bool) -> int:
     return 0
 
 
-def _run(plan: Any, directory: Any, args: argparse.Namespace) -> int:
+def _run(plan: SweepPlan, directory: SweepDirectory, args: argparse.Namespace) -> int:
     from jaxrl_hpc.cli import sweep_text
     from jaxrl_hpc.errors import UserError
     from jaxrl_hpc.runtime.train import EXIT_SAVED

@@ -23,15 +23,21 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.errors import UserError, os_errors_told
 from jaxrl_hpc.schema import FOLDER_NAME
 
+if TYPE_CHECKING:
+    from jaxrl_hpc.comm.ranks import Ranks
+    from jaxrl_hpc.config import Config
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, or the name of one in configs/")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as agent.gamma=0.98")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="such as agent.gamma=0.98"
+    )
     parser.add_argument("--run-dir", help="where results go (default: runs/<run.name>)")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--resume", action="store_true", help="continue the run if it exists, exactly")
@@ -133,7 +139,7 @@ def claimed(folder: Path) -> Iterator[Path]:
         release_folder(path)
 
 
-def train_in(run_dir: Path, config: Any, ranks: Any, args: argparse.Namespace) -> int:
+def train_in(run_dir: Path, config: Config, ranks: Ranks, args: argparse.Namespace) -> int:
     from jaxrl_hpc.envs.external import mpi_ranks
     from jaxrl_hpc.runtime.train import EXIT_SAVED, train
 

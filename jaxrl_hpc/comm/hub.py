@@ -25,7 +25,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.errors import UserError
@@ -277,6 +277,7 @@ class Connection:
             self._closing = True
             with contextlib.suppress(OSError):
                 self._send(BYE)
+                self._stream.shutdown(socket.SHUT_WR)  # the hub need not wait for this process's end
             if self.hub is not None:
                 self.hub.join(LEAVE_SECONDS)
 
@@ -336,6 +337,18 @@ def listen(ports: Sequence[int]) -> socket.socket:
                     return socket.create_server(("", port), backlog=4096)
     which = " and ".join(map(str, ports)) if len(ports) < 3 else f"{ports[0]} and {len(ports) - 1} others"
     raise UserError(f"port {which} on {socket.gethostname()}: in use already; give another one")
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port on which one process may `listen`, and that the system gives to nobody else meanwhile.
+
+    It is bound, but nobody listens there; who does shares the address (SO_REUSEADDR).
+    """
+    with socket.socket(socket.AF_INET) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield held.getsockname()[1]
 
 
 def connect(

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+RDMA_DEVICES = Path("/sys/class/infiniband")
 AGREE_SECONDS = 5.0  # how long a failing rank waits to see whether all fail alike
 VERDICT_SECONDS = (
     3.0  # how long it waits for a notice that another rank has died, which would explain its error
@@ -179,10 +181,9 @@ class Ranks:
         if self.comm is not None:
             return self.comm
         try:
-            from mpi4py import MPI
+            return start_mpi().COMM_SELF
         except (ImportError, RuntimeError) as error:
             raise UserError(f"{who} needs MPI ({error}): {INSTALL_MPI}") from None
-        return MPI.COMM_SELF
 
     def abort(self, status: int) -> None:
         """End the whole job at once."""
@@ -253,13 +254,26 @@ def world() -> Ranks:
     return _joined or _launched()
 
 
+def start_mpi() -> Any:
+    """mpi4py's MPI, which importing initialises.
+
+    UCX keeps 144 bytes for every piece of memory that the process returns to the system, until its cache of
+    memory registered with a network card is used next. Without such a card that is never, and ranks grow.
+    """
+    if not (RDMA_DEVICES.is_dir() and any(RDMA_DEVICES.iterdir())):
+        os.environ.setdefault("UCX_RCACHE_ENABLE", "n")
+    from mpi4py import MPI
+
+    return MPI
+
+
 @functools.cache
 def _launched() -> Ranks:
     expected = launched_size()
     if expected == 1:
         return Ranks()
     try:
-        from mpi4py import MPI
+        MPI = start_mpi()
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"this is one of {expected} MPI processes, but MPI cannot be used here ({error}): "

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from jaxrl_hpc.read_files import parse_yaml as parse_yaml
     from jaxrl_hpc.read_files import read_yaml as read_yaml
 
-_HOMES = {
-    "jaxrl_hpc.config.files": ("Config", "from_dict", "json_schema", "load", "mistakes_located", "validate"),
-    "jaxrl_hpc.config.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put", "search_beside"),
-    "jaxrl_hpc.read_files": ("parse_yaml", "read_yaml"),
-}
-__getattr__, __dir__ = lazy_names(__name__, {name: home for home, names in _HOMES.items() for name in names})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        f"{__name__}.files": ("Config", "from_dict", "json_schema", "load", "mistakes_located", "validate"),
+        f"{__name__}.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put", "search_beside"),
+        "jaxrl_hpc.read_files": ("parse_yaml", "read_yaml"),
+    },
+)

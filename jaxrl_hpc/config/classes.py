@@ -7,6 +7,10 @@ in those it imports them from. Other methods exist, but names used only by them 
 
 Such a class validates as the real one does (tests/config/test_classes.py compares all of them). Its objects
 serve to inspect settings; runs use the real classes.
+
+The plain way, a module without JAX for the settings of each of some forty components, would be longer than
+this file. It would part an algorithm's options from its programs, and make components of the package unlike
+those of one's own, which are one module.
 """
 
 from __future__ import annotations

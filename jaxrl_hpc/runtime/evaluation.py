@@ -50,8 +50,7 @@ def other_env(config: configs.Config, overrides: Sequence[str]) -> tuple[configs
         if text.startswith("env.name="):  # another environment has other settings: start from its defaults
             data["env"] = {"name": data["env"]["name"]}
     changed = configs.from_dict(data)
-    env_config: Any = changed.env
-    return changed, find("env", env_config.name).make(env_config)
+    return changed, find("env", changed.env.name).make(changed.env)
 
 
 def load_run(

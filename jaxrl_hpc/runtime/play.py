@@ -52,17 +52,16 @@ def play_run(
             f"--run-seed: {run.path} has no seed {lane_seed}; it has {', '.join(map(str, known))}"
         )
     env, lane = runner.parts.env.host.for_evaluation or runner.parts.env, known.index(lane_seed)
-    settings: Any = config
     if env.host.draw is None and env.host.picture is None:
-        raise UserError(f"{settings.env.name} has no picture: {_drawable()}")
+        raise UserError(f"{config.env.name} has no picture: {_drawable()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out: cannot make {folder}: {error.strerror}") from error
     if env.host.picture is not None:
-        return _own_pictures(runner, lane, settings.agent.name, jax.random.key(seed), folder)
+        return _own_pictures(runner, lane, config.agent.name, jax.random.key(seed), folder)
     played = record(env, runner.parts.agent, runner.actor(lane), jax.random.key(seed), episodes)
-    return write_pictures(played, env.host.draw, settings.env.name, folder, frames)
+    return write_pictures(played, env.host.draw, config.env.name, folder, frames)
 
 
 def _drawable() -> str:

@@ -233,7 +233,7 @@ class SeedRunner:
         """Advance every lane; metrics per group, not yet waited for."""
         metrics = []
         for i, group in enumerate(self.groups):
-            count: Any = iterations
+            count: int | Array = iterations
             if self.parts.workflow.traceable:
                 count = jax.device_put(np.int32(iterations), group.device)
             self.states[i], values = self._step(group.device, self.states[i], count)

@@ -338,13 +338,12 @@ class Trainer:
         return summary
 
     def summarise(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
-        config: Any = self.config
         counters, lanes = self.runner.counters(), len(self.runner.lanes)
         per_lane = [describe(self.parts, e) for e in final]
         return {
-            "agent": config.agent.name,
+            "agent": self.config.agent.name,
             "env": self.parts.env.spec.name,
-            "workflow": config.workflow.name,
+            "workflow": self.config.workflow.name,
             "seeds": lanes,
             "env_steps": counters["env_steps"],
             "updates": counters["updates"],

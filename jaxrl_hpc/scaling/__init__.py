@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Costs": "jaxrl_hpc.scaling.costs",
-        "JobPlan": "jaxrl_hpc.scaling.costs",
-        "LatencyBandwidth": "jaxrl_hpc.scaling.model",
-        "simulate": "jaxrl_hpc.scaling.workflow_models",
+        f"{__name__}.costs": ("Costs", "JobPlan"),
+        f"{__name__}.model": ("LatencyBandwidth",),
+        f"{__name__}.workflow_models": ("simulate",),
     },
 )

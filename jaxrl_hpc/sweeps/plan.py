@@ -108,9 +108,8 @@ def make_trial(spec: SweepSpec, values: dict[str, Any], seed: int) -> Trial:
     except UserError as error:
         chosen = ", ".join(f"{key}={value}" for key, value in values.items())
         raise UserError(f"the trial with {chosen}: {str(error).splitlines()[0]}") from None
-    workflow: Any = config.workflow
-    if workflow.name != "fused":
-        raise UserError(f"workflow.name: sweeps train the fused workflow, not {workflow.name!r}")
+    if config.workflow.name != "fused":
+        raise UserError(f"workflow.name: sweeps train the fused workflow, not {config.workflow.name!r}")
     identity = digest(_identity(config))
     run = config.run.model_copy(update={"name": f"{spec.name}-{identity}"})
     config = config.model_copy(update={"run": run})

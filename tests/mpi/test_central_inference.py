@@ -8,7 +8,7 @@ from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.runtime.train import train
 from tests.mpi import actor_learner_jobs, launch, parameter_server_jobs
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 SEED = "workflow.name=central_inference"
 DYNA = "workflow.name=dyna;agent.name=dyna_q"
 RECORD = "run.record_schedule=true"

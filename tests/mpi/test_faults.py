@@ -14,7 +14,7 @@ from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
 from tests.holding import Hold
 from tests.mpi import cases, launch
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 RESTART = str(launch.ROOT / "scripts" / "mpi_restart.py")
 SETTINGS = {
     "total_env_steps": 48_000,

@@ -14,7 +14,7 @@ from scipy import stats
 
 from tests.mpi import cases, launch
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 STRETCHED = "stretched/"
 JOBS = {  # ranks, devices, engine, tasks; in the order in which the stretched run goes on
     "4 ranks": (4, 0, "mpi", ["ppo", STRETCHED, "drift"]),

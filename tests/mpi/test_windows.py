@@ -17,7 +17,7 @@ import yaml
 from jaxrl_hpc.runtime.train import train
 from tests.mpi import actor_learner_jobs, launch
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 LOCK = "workflow.lockstep=true;workflow.actor_priorities=true"
 RANDOM = "workflow.name=rma;workflow.learners=2;workflow.selection=random"
 

@@ -83,7 +83,8 @@ def test_the_wheel_fits_every_python_of_its_platform(wheel):
 
 
 def test_auditwheel_finds_nothing_that_is_not_on_every_linux(wheel):
-    program = shutil.which("auditwheel")
+    folders = (str(Path(sys.executable).parent), os.environ["PATH"])  # that of this interpreter first
+    program = shutil.which("auditwheel", path=os.pathsep.join(folders))
     if program is None:
         pytest.skip("auditwheel is not installed")
     out = " ".join(run([program, "show", str(wheel)], wheel.parent).split())

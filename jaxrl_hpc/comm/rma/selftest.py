@@ -26,7 +26,7 @@ from jaxrl_hpc.comm.exit_without_finalize import remember
 from jaxrl_hpc.comm.rma.atomics import AtomicCounter, Bitmap
 from jaxrl_hpc.comm.rma.ring import RingQueue
 from jaxrl_hpc.comm.rma.window import Kind, NoWindow, Window, rounded
-from jaxrl_hpc.comm.waiting import wait_for
+from jaxrl_hpc.comm.waiting import Stalled, wait_for
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -124,11 +124,12 @@ class SelfTest:
         for stage in stages:
             self.stage = f"stage {stage.__name__}"
             self._progress()
+            stalled = False
             try:
                 stage()
             except Exception as error:
-                self._problem = _described(error)
-            if not self._agree(self._problem is None):
+                self._problem, stalled = _described(error), isinstance(error, Stalled)
+            if not self._agree(self._problem is None, GRACE_SECONDS if stalled else self.seconds):
                 break
         self.window.free()
         self._freed = True
@@ -136,18 +137,21 @@ class SelfTest:
     def _progress(self) -> None:
         self.until = time.monotonic() + self.seconds
 
-    def _wait(self, look: Callable[[], bool], what: str) -> None:
+    def _wait(self, look: Callable[[], bool], what: str, seconds: float | None = None) -> None:
         self._progress()
-        wait_for(lambda: look() or None, self.seconds, self.rank, what)
+        wait_for(lambda: look() or None, self.seconds if seconds is None else seconds, self.rank, what)
         self._progress()
 
-    def _agree(self, good: bool) -> bool:
-        """Whether all ranks passed this stage; a barrier without blocking."""
+    def _agree(self, good: bool, seconds: float) -> bool:
+        """Whether all ranks passed this stage; a barrier without blocking.
+
+        A rank that has already waited for nothing does not wait as long again for one that is stuck.
+        """
         from mpi4py import MPI
 
         mine, least = np.array([int(good)]), np.empty(1, int)
         request = self.comm.Iallreduce(mine, least, MPI.MIN)
-        self._wait(request.Test, f"the others after {self.stage}")
+        self._wait(request.Test, f"the others after {self.stage}", seconds)
         return bool(least[0])
 
     def data(self) -> None:

@@ -20,6 +20,8 @@ from jaxrl_hpc.envs.external.gymnasium_vector import Vector
 from jaxrl_hpc.envs.external.simulator import FAULTS, StepOutcome, Wrong, describe_exception
 from jaxrl_hpc.types import EnvSpec
 
+TOLD_SECONDS = 30.0  # until a process that has ended is known to have
+
 
 class CopyFailed(Exception):
     """(copy, text), out of a process. Gymnasium raises it again with this one as its only argument."""
@@ -100,7 +102,8 @@ class Processes(Vector):
             self.busy, text = error.args[0].args
             raise Wrong(text) from None
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            multiprocessing.connection.wait([p.sentinel for p in self.env.processes], timeout=1.0)
+            # told by the process that forked it, which a busy machine may let wait
+            multiprocessing.connection.wait([p.sentinel for p in self.env.processes], timeout=TOLD_SECONDS)
             ended = {i: p.exitcode for i, p in enumerate(self.env.processes) if p.exitcode is not None}
             self.busy, code = next(iter(ended.items()), (self.busy, "unknown"))
             raise Wrong(f"lost its process (exit code {code})") from None
@@ -109,7 +112,8 @@ class Processes(Vector):
         """End the processes unconditionally; from any thread."""
         for process in self.env.processes:
             process.kill()
-            process.join(1.0)
+        for process in self.env.processes:
+            process.join(TOLD_SECONDS)
         self.env.closed = True
 
     def close(self) -> None:

@@ -50,14 +50,22 @@ class Config(OneSidedConfig):
         return self.when_full != "block"
 
 
-def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
-    options = RmaOptions(
-        place="actor",
-        rule=config.when_full,
-        selection=config.selection,
-        one_sided=config.one_sided,
-        thread=config.progress_thread,
-        deadline_seconds=config.deadline_seconds,
+def over_windows(
+    config: OneSidedConfig,
+    options: RmaOptions,
+    env: Env,
+    agent: Agent,
+    replay: Replay | None,
+    total_env_steps: int,
+) -> Workflow:
+    """The workflow; `options` are its own, beside those that the configs share."""
+    options = options._replace(
+        one_sided=config.one_sided, thread=config.progress_thread, deadline_seconds=config.deadline_seconds
     )
     learning, warmup = make_learning(config, env, agent, replay, total_env_steps)
     return ActorLearner(config, one_sided(options), learning, warmup)
+
+
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    options = RmaOptions(place="actor", rule=config.when_full, selection=config.selection)
+    return over_windows(config, options, env, agent, replay, total_env_steps)

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxrl_hpc.comm.rma.transport import RmaOptions, one_sided
+from jaxrl_hpc.comm.rma.transport import RmaOptions
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Env, Replay, Workflow
-from jaxrl_hpc.workflows.actor_learner.config import make_learning
-from jaxrl_hpc.workflows.actor_learner.rma import OneSidedConfig
-from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
+from jaxrl_hpc.workflows.actor_learner.rma import OneSidedConfig, over_windows
 
 
 class Config(OneSidedConfig):
@@ -31,12 +29,5 @@ class Config(OneSidedConfig):
 
 
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
-    options = RmaOptions(
-        place="learner",
-        help=config.help,
-        one_sided=config.one_sided,
-        thread=config.progress_thread,
-        deadline_seconds=config.deadline_seconds,
-    )
-    learning, warmup = make_learning(config, env, agent, replay, total_env_steps)
-    return ActorLearner(config, one_sided(options), learning, warmup)
+    options = RmaOptions(place="learner", help=config.help)
+    return over_windows(config, options, env, agent, replay, total_env_steps)

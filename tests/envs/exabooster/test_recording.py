@@ -6,26 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxrl_hpc.envs.exabooster import ExaBoosterConfig, actions, channels, make, recording, statistics
-from jaxrl_hpc.envs.exabooster.generator import PLANTS
+from jaxrl_hpc.envs.exabooster import ExaBoosterConfig, actions, channels, make, recording
 from jaxrl_hpc.errors import UserError
 
-TICKS = 3000
-GAP = 1200  # seconds are missing before this row
-
-
-@pytest.fixture(scope="module")
-def log():
-    rows, set_point = statistics.simulate(jax.random.key(0), PLANTS[0], 1, TICKS)
-    return rows[:, 0], set_point[:, 0]
-
-
-@pytest.fixture
-def path(log, tmp_path):
-    seconds = np.arange(TICKS) / 15
-    seconds[GAP:] += 7.0
-    recording.write(tmp_path / "log.csv", *log, seconds)
-    return tmp_path / "log.csv"
+TICKS, GAP = 3000, 1200  # of the recording
 
 
 def _edit(path, change):
