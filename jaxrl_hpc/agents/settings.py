@@ -1,4 +1,4 @@
-"""Settings shared by agents. Each agent declares its own fields, in its own order and with its own defaults."""
+"""Settings shared by agents. Each declares its own fields, in its own order and with its own defaults."""
 
 from __future__ import annotations
 
