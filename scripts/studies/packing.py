@@ -181,14 +181,14 @@ def draw(report: dict[str, Any], path: Path) -> None:
         times = {kind: [for_all(row[kind], kind) for row in report["rows"]] for kind in KINDS}
         for index, (kind, name) in enumerate(KINDS.items()):
             left.loglog(x, times[kind], marker="o", color=color(index), label=name)
-        left.set_xlabel("Length of a trial (s of one core)")
+        left.set_xlabel("Trial length (core seconds)")
         left.set_ylabel(f"Wall time of {TRIALS} trials (s)")
         legend_under(left, 2)
         gain = [b / a for a, b in zip(times["packed"], times["separate"], strict=True)]
         right.semilogx(x, gain, marker="o", color=color(0))
         right.axhline(1, color="#b8bec9", linewidth=1)
         right.set_ylim(bottom=0)
-        right.set_xlabel("Length of a trial (s of one core)")
+        right.set_xlabel("Trial length (core seconds)")
         right.set_ylabel("Speed-up over separate processes")
         figure.savefig(path, dpi=110)
 
