@@ -70,7 +70,7 @@ STUDIES = {
     ),
     "atari_breakout": Study(
         "Breakout (Atari), 500k actions",
-        "Raw scores of whole games without sticky actions, after up to 30 steps without action; games end "
+        "Raw scores of whole games without sticky actions, after up to 30 no-op steps; games end "
         "after 4,500 actions (five minutes) at the latest.",
         (Entry("ppo", "atari_breakout_ppo", 3),),
         32,
