@@ -262,8 +262,8 @@ def page(data: dict[str, Any]) -> str:
         "",
         f"A 95 % interval should contain the true score in 95 of 100 studies. Here {data['studies']:,} "
         "studies of every kind were simulated from returns whose true interquartile mean (IQM) is known: "
-        "normal; skewed, with a long tail of bad seeds (mirrored log-normal); and two-peaked, where a seed solves "
-        f"the task with a probability of {', '.join(f'{p:g}' for p in data['solving'][:-1])} or "
+        "normal; skewed, with a long tail of bad seeds (mirrored log-normal); and two-peaked, where a seed "
+        f"solves the task with a probability of {', '.join(f'{p:g}' for p in data['solving'][:-1])} or "
         f"{data['solving'][-1]:g} (averaged) or fails. Each bootstrap drew {data['resamples']:,} times.",
         "",
         "![coverage](intervals.png)",
