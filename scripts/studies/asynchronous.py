@@ -306,7 +306,7 @@ def write_page() -> None:
         lines += [
             "## Breakout (ALE)",
             "",
-            "One seed each of IMPALA and Ape-X on the real game: how fast it goes here, and how it begins. "
+            "One seed each of IMPALA and Ape-X on the real game: speed, and the beginning of learning. "
             f"Actions (of four frames) per second: {', '.join(rates)}, with three ranks on two cores. "
             "IMPALA made one update of every 320 actions, Ape-X one of every eight: a "
             "score near that of [random play](atari_breakout.md) means that nothing was learned yet.",

@@ -217,8 +217,8 @@ def write_page(study: str) -> None:
         "|---|---|---|---|---|---|---|---|---|---|",
         *(row(study, entry, runs) for entry, runs in rows),
         "",
-        "Final evaluation: greedy episodes after the last update, in simulators of their own; IQM and "
-        "bootstrap interval over seeds, for random play over episodes. Every "
+        "Final evaluation: greedy episodes after the last update, in separate simulators; over seeds the IQM "
+        "with a 95 % interval (mean and range of fewer than five), for random play over episodes. Every "
         "seed had one core, which did other work too: times are upper bounds.",
         *_missing(study, rows),
         "",
