@@ -281,8 +281,9 @@ STUDIES = {
     ),
     "mountain_car_continuous_sac": Study(
         "SAC on MountainCarContinuous-v0",
-        "Exploration draws remember the last one (`agent.noise_memory`); each alone is distributed as the "
-        "policy says. Settings were tried once, on seeds 1000 to 1003, and left as they were.",
+        "Exploration noise is correlated over time (`agent.noise_memory`); "
+        "each draw alone follows the policy's distribution. Settings were tried once, on seeds 1000 to 1003, "
+        "and left as they were.",
         (Entry("sac", "mountain_car_continuous_sac", 8, 93),),
     ),
     "cartpole_pqn": Study(
