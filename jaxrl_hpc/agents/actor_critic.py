@@ -43,6 +43,11 @@ class ActorCriticConfig(optimise.OptimiserConfig):
     normalise: NormaliseConfig = NormaliseConfig()
 
     @property
+    def keeps_values(self) -> bool:
+        """Whether transitions hold the value that the acting network gave."""
+        return False
+
+    @property
     def hidden_widths(self) -> tuple[int, ...]:
         return self.network.hidden
 
@@ -128,6 +133,8 @@ def make_core(config: ActorCriticConfig, spec: EnvSpec) -> Core:
         view = one_step(actor_params, obs, carry)
         raw = distribution.mode(view.outputs) if greedy else distribution.sample(view.outputs, key)
         extras = {"log_prob": distribution.log_prob(view.outputs, raw)}
+        if config.keeps_values:
+            extras["value"] = view.value
         if not spec.discrete:
             extras["raw"] = raw
         if config.lstm:
