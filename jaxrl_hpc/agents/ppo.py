@@ -3,8 +3,8 @@
     r = pi(a|s) / mu(a|s)
     loss = -min(r A, clip(r, 1 - eps, 1 + eps) A) + value_coef (v - V(s))^2 / 2 - entropy_coef H(pi)
 
-`minibatches` computes GAE once per unroll and deals its rows out to epochs x minibatches, each epoch in a new
-order; with an LSTM whole environment copies are dealt out, so that sequences stay together.
+`minibatches` computes GAE once per unroll and divides its rows into epochs x minibatches, shuffled for each
+epoch; with an LSTM it shuffles whole environment copies, so that sequences stay together.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Config(ActorCriticConfig):
     name: Literal["ppo"] = "ppo"
     epochs: int = static(4, "passes over each unroll", ge=1)
     minibatches: int = static(4, "updates per pass", ge=1)
-    clip: float = traced(0.2, "how far the probability ratio counts", gt=0)
-    clip_value: bool = static(False, "also hold the value within `clip_value_range` of its old self")
-    clip_value_range: float = traced(0.2, "clip_value: how far", gt=0)
+    clip: float = traced(0.2, "clip range of the probability ratio", gt=0)
+    clip_value: bool = static(False, "also clip the value to within `clip_value_range` of its old value")
+    clip_value_range: float = traced(0.2, "clip_value: the range", gt=0)
     normalise_advantage: bool = static(True, "standardise advantages over each minibatch")
     acting_values: bool = static(
-        False, "advantages from the values that acting computed, without another pass over the unroll"
+        False, "compute advantages from the values at acting time, without another pass over the unroll"
     )
-    kl_stop: bool = static(False, "skip the unroll's other updates once `kl_limit` is passed")
+    kl_stop: bool = static(False, "skip the remaining updates of an unroll once `kl_limit` is exceeded")
     kl_limit: float = traced(0.02, "kl_stop: largest mean KL divergence from the acting policy", gt=0)
     learning_rate: float = traced(2.5e-4, "Adam step size", gt=0)
 
@@ -54,7 +54,7 @@ class Config(ActorCriticConfig):
 
 
 class Rows(NamedTuple):
-    """What an update needs to know of each step: leading axes [N], or [T, N] with an LSTM."""
+    """Data of each step for an update: leading axes [N], or [T, N] with an LSTM."""
 
     obs: PyTree
     raw: Array  # the action as drawn

@@ -1,9 +1,9 @@
-"""The work of `bench train`, said once for all libraries.
+"""The workloads of `bench train`, defined once for all libraries.
 
 CartPole-v1 (TD3: Pendulum-v1), MLP 64 x 64, batch 128, replay of 65,536, Adam, soft target updates. All
-libraries get the same sizes, activations and numbers of updates; what a peer computes decides what we do:
-double DQN beside rejax, plain DQN beside the others. Evaluation is left out. Breakout (Atari) has the
-network of its config, shared by policy and value, on four stacked frames; a lost life ends an episode.
+libraries get the same sizes, activations and numbers of updates; we match what the peer computes: double DQN
+against rejax, plain DQN against the others. Evaluation is left out. Breakout (Atari) has the network of its
+config, shared by policy and value, and four stacked frames; the loss of a life ends an episode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FOREVER = 2**31 - 1  # budget: schedules must not end while the clock runs
 
 
 class Work(NamedTuple):
-    """What is trained how. Peers get it as JSON."""
+    """One workload. Peers get it as JSON."""
 
     algorithm: str  # dqn, ppo, td3
     env: str
@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
 
 def our_config(work: Work) -> dict[str, Any]:
-    """The work as a config of ours."""
+    """The workload as one of our configs."""
     config: dict[str, Any] = {
         "agent": {
             "name": work.algorithm,
@@ -195,7 +195,7 @@ SLOT_CASES = tuple(
     for slots, peer in SLOTS
 )
 
-# what prioritised replay costs: the same work with uniform and with prioritised replay
+# cost of prioritised replay: the same workload with uniform and with prioritised replay
 PRIORITY_GOAL = 1.2  # largest CPU time of an update, relative to uniform replay
 PRIORITY_CASES = tuple(
     Case(f"{kind}_{slots}", f"{kind} replay, {slots:,} slots", dqn(8, capacity=slots, replay=kind))

@@ -1,4 +1,4 @@
-"""What `bench replay` measures of ours, and how everything is timed.
+"""Our cases of `bench replay`, and how everything is timed.
 
 Tree only, inside a compiled loop: add 16 priorities, sample B, update B, and the three as one cycle. With
 payload, called from Python: transitions of a small task (two observations of 4 numbers, action, reward,

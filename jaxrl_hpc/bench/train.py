@@ -7,11 +7,11 @@ examples:
   jaxrl-hpc bench train --peer-path ../purejaxrl --only ppo_16
   jaxrl-hpc bench train --only returns
 
-The peers are rejax, sbx and stable-baselines3, from an environment of their own (`make bench` makes it),
-and purejaxrl from a checkout (--peer-path). Atari (`--only atari_ppo`) is measured when it is asked for.
-Every library runs in a process of its own, started as it is by default; where the table says pinned, held
-to one core. Steps and updates are counted by the libraries themselves. Compiling is measured apart,
-evaluation is left out. Rounds alternate between the libraries, so that other load on the machine falls on
+The peers are rejax, sbx and stable-baselines3, from an environment of their own (`make bench` makes it), and
+purejaxrl from a checkout (--peer-path). Atari (`--only atari_ppo`) is measured only when requested. Every
+library runs in a process of its own, started as it is by default; where the table says pinned, held to one
+core. Steps and updates are counted by the libraries themselves. Compilation is measured separately,
+evaluation is excluded. Rounds alternate between the libraries, so that other load on the machine affects
 all alike: trust the ratios, not the rates. `returns` trains every library for the same number of steps and
 compares what they reach.
 """
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_peers(python: str | None, path: str | None) -> tuple[Peers, dict[str, str]]:
-    """Where the peers are, and the versions of those that can be used."""
+    """The peers' Python, and the versions of those that can be used."""
     chosen = python or (str(PEER_PYTHON) if PEER_PYTHON.exists() else sys.executable)
     script = (
         "import importlib.metadata as m, importlib.util as u, json\n"
@@ -91,7 +91,7 @@ def find_peers(python: str | None, path: str | None) -> tuple[Peers, dict[str, s
 
 
 class Bench:
-    """What is measured how."""
+    """What is measured, and how."""
 
     def __init__(self, peers: Peers, available: Sequence[str], seconds: float, rounds: int, say: Say):
         self.peers, self.available = peers, available
@@ -182,7 +182,7 @@ class Bench:
 
 
 def check_equal_work(case: Case, results: Sequence[dict[str, Any]]) -> None:
-    """All sides did as many updates per environment step, by their own counts."""
+    """Check that all libraries made the same number of updates per environment step, by their own counts."""
     wanted = case.work.num_envs * case.work.unroll_length / (case.work.epochs * case.work.minibatches)
     for result in results:
         taken = result["steps_per_update"]

@@ -2,7 +2,7 @@
 
     python -m jaxrl_hpc.bench.worker MODE WORK
 
-WORK is the JSON of `bench.cases.Work`; peers/worker.py is the like for other libraries.
+WORK is the JSON of `bench.cases.Work`; peers/worker.py does the same for other libraries.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ examples:
   jaxrl-hpc bench threads
 
 train: whole training loops, ours and other libraries'. replay: replay memories, ours and other libraries'.
-pieces: where the time of an iteration goes. growth: how cost and memory grow with size. threads: from which
-layer width on more XLA threads help a single run. `jaxrl-hpc bench train --help` says more;
+pieces: where the time of an iteration goes. growth: how cost and memory grow with size. threads: the layer
+width from which more XLA threads help a single run. `jaxrl-hpc bench train --help` says more;
 scripts/studies/performance.py turns the JSON files into docs/performance.md.
 """
 
@@ -21,7 +21,7 @@ KINDS = {
     "replay": ("jaxrl_hpc.bench.replay", "replay memories: ours and other libraries'"),
     "pieces": ("jaxrl_hpc.bench.profile", "where the time of a training iteration goes"),
     "growth": ("jaxrl_hpc.bench.growth", "how cost grows with environments, seeds, widths, replay, batch"),
-    "threads": ("jaxrl_hpc.bench.threads", "the layer width from which on more threads help"),
+    "threads": ("jaxrl_hpc.bench.threads", "the layer width from which more threads help"),
 }
 
 

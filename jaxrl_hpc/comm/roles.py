@@ -1,4 +1,4 @@
-"""Which rank does what in a job of actors and learners.
+"""The roles of ranks in a job of actors and learners.
 
     ranks 0 … L - 1 learn, ranks L … N - 1 act;   actor a serves learner a mod L, or 0 if batches are shared
 
@@ -16,7 +16,7 @@ from jaxrl_hpc.errors import UserError
 class Roles(NamedTuple):
     """The job as one of its ranks sees it."""
 
-    comm: Any  # MPI communicator of all ranks, for transports to duplicate; None: one process that only looks
+    comm: Any  # MPI communicator of all ranks, for transports to duplicate; None: this process only inspects
     rank: int
     learners: int  # L
     actors: int
@@ -48,7 +48,7 @@ class Roles(NamedTuple):
 
 
 def assign(comm: Any, size: int, rank: int, learners: int, actors: int, shared: bool) -> Roles:
-    """Roles of a job of `size` ranks; `actors` as in the config, 0 for all that do not learn."""
+    """Roles of a job of `size` ranks; `actors` as in the config, 0 for all ranks that do not learn."""
     if size < learners + 1:
         plural = "s" if size > 1 else ""
         raise UserError(

@@ -1,8 +1,7 @@
-"""What we use of gymnax, imported without its plotting libraries.
+"""The parts of gymnax that we use, imported without its plotting libraries.
 
-gymnax imports matplotlib and seaborn, and with them pandas and scipy.stats, to draw its games: most of the
-time that its own import takes. While it is imported here, placeholders stand for them, which load them when
-they are used.
+gymnax imports matplotlib and seaborn, and with them pandas and scipy.stats, to draw its games, which takes
+most of its import time. During its import here, placeholders replace them, which load them on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ PLOTTING = ("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation"
 
 
 class _Deferred(types.ModuleType):
-    """Stands for a module until something of it is used."""
+    """Placeholder for a module until it is used."""
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):  # of the import system, which looks at modules that it finds
@@ -28,9 +27,9 @@ class _Deferred(types.ModuleType):
 
 @contextlib.contextmanager
 def deferred(*names: str) -> Iterator[None]:
-    """Inside, importing these costs nothing; what imported them gets the modules once it uses them.
+    """Context in which importing these modules is deferred until they are used.
 
-    Parents come before their submodules. What is loaded already stays as it is.
+    Parents come before their submodules. Loaded modules are not replaced.
     """
     missing = [name for name in names if name.partition(".")[0] not in sys.modules]
     for name in missing:

@@ -1,14 +1,15 @@
-"""Convolutions that are quick on CPUs.
+"""Convolutions that are fast on CPUs.
 
     y[n, p] = Σ_u x[n, s p + u] W[u],    dW[u] = Σ_np x[n, s p + u] dy[n, p]
 
-XLA's own convolutions are slow on CPUs, and their gradients most of all inside loops. Where the stride s
-divides the kernel's side k, all passes are calls into a compiled library (`native`), which reads images of
-bytes as they are. It takes multiples of 16 filters; for others, and where it is not there, a stride that
-divides k turns images into blocks of s x s pixels. The kernel is then m x m blocks, m = k / s, and dW is one
-product of the blocks with m² shifted copies of dy. Other convolutions are patches times a matrix. On other
-devices strided ones are XLA's convolution. Parameters are those of `flax.linen.Conv`. In mixed precision
-(`dense.py`) operands are rounded to bfloat16; without the library all are patches times a matrix.
+XLA's own convolutions are slow on CPUs, and their gradients most of all inside loops. If the stride s divides
+the kernel's side k and the number of filters is a multiple of 16, all passes are calls into a compiled
+library (`native`), which reads images of bytes directly. Otherwise, and where the library is missing, a
+stride that divides k turns images into blocks of s x s pixels; the kernel is then m x m blocks, m = k / s,
+and dW is one product of the blocks with m² shifted copies of dy. Other convolutions are patches times a
+matrix. On other devices strided ones are XLA's convolution. Parameters are those of `flax.linen.Conv`. In
+mixed precision (`dense.py`) operands are rounded to bfloat16; without the library all are patches times a
+matrix.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def _kernel_gradient(x: Array, dy: Array, side: int, stride: int) -> Array:
 
 
 def as_blocks(x: Array, side: int) -> Array:
-    """[N, H, W, C] -> [N, H / side, W / side, side² C], without what is left over at the edges."""
+    """[N, H, W, C] -> [N, H / side, W / side, side² C], without the remainder at the edges."""
     number, height, width, channels = x.shape
     rows, columns = height // side, width // side
     x = x[:, : rows * side, : columns * side].reshape(number, rows, side, columns, side, channels)

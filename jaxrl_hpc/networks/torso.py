@@ -1,8 +1,8 @@
-"""Torsos: what turns an observation into features.
+"""Torsos: networks that turn observations into features.
 
 An MLP for vectors; for images with channels last convolutions and then an MLP. The default convolution
 is that of Young & Tian (2019) for MinAtar, 16 filters of 3 x 3; their one hidden layer of 128 units is
-`hidden: [128]`, as in the configs for MinAtar. For large images two stacks have names: `nature`, that of DQN
+`hidden: [128]`, as in the configs for MinAtar. Two stacks for large images have names: `nature`, that of DQN
 (Mnih et al. 2015, usually with `hidden: [512]`), and `impala`, the deep residual one (Espeholt et al. 2018,
 `hidden: [256]`).
 """
@@ -52,7 +52,8 @@ class NetworkConfig(Schema):
     stride: Side | tuple[Side, ...] = static(1, "cnn: stride, of all convolutions or of each")
     layer_norm: bool = static(False, "layer normalisation after each hidden layer")
     dtype: Literal["float32", "bfloat16"] = static(
-        "float32", "operands of the hidden layers' products; parameters, sums and all else are float32"
+        "float32",
+        "type of the operands of hidden layers' products; parameters, sums and everything else are float32",
     )
 
     @model_validator(mode="after")
@@ -70,7 +71,7 @@ class NetworkConfig(Schema):
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by the activation. Dropout is at work where a key `dropout` is given."""
+    """Dense layers, each followed by the activation. Dropout is active where a key `dropout` is given."""
 
     hidden: Sequence[int]
     activation: str = "relu"

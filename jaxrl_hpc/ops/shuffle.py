@@ -1,11 +1,10 @@
 """Random orders of n numbers, mostly without sorting.
 
 A sort of random numbers is slow on CPUs and accelerators alike. Where n = rows x columns is about a square,
-each round turns every column of that grid by a random amount of its own, then every row by a random
-amount of its own: a bijection made of additions and lookups in small tables (a Feistel network whose round
-functions are truly random). After `ROUNDS` rounds pairs of cells go everywhere with the same probability
-(tests compare frequencies with those of true permutations). A long, thin grid would not mix: n without such
-factors, and small n, are sorted.
+each round rotates every column of that grid by its own random amount, then every row by its own random
+amount: a bijection made of additions and lookups in small tables (a Feistel network with truly random round
+functions). After `ROUNDS` rounds pairs of cells are uniformly distributed (tests compare frequencies with
+those of true permutations). A long, thin grid would not mix: n without such factors, and small n, are sorted.
 """
 
 from __future__ import annotations

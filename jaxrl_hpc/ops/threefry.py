@@ -1,9 +1,8 @@
 """JAX's random numbers as one compiled call on CPUs: the same words, bit for bit, in a tenth of the time.
 
 XLA runs the 20 rounds of Threefry-2x32 as a loop of small steps on CPUs, which costs a small agent up to a
-tenth of its iteration. `install` gives JAX's primitive a new lowering for CPUs; keys and numbers stay as they
-are, so that nothing else has to know. Programs that are exported keep to plain operations, because the
-library may not be where they are loaded.
+tenth of its iteration. `install` gives JAX's primitive a new lowering for CPUs; keys and numbers stay the
+same. Exported programs use plain operations, because the library may be missing where they are loaded.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def written_out(key0: Array, key1: Array, count0: Array, count1: Array) -> list[
 
 @functools.cache
 def install() -> bool:
-    """Use the library for every program lowered for CPUs from now on; False: it is not there."""
+    """Use the library for all programs lowered for CPUs from now on; False if it is missing."""
     if not register(LIBRARY, {TARGET: "Threefry"}):
         return False
     by_call = mlir.lower_fun(compiled, multiple_results=True)

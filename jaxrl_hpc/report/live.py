@@ -1,7 +1,7 @@
-"""The report's section on runs that have not finished: how far they are, from the files that are there.
+"""The report's section on unfinished runs: their progress, from files.
 
-Progress comes from the metrics, the state of each rank from ranks/<n>.json (comm/watchdog.py). Nothing asks
-the job itself, so the page works from another machine that shares the folder.
+Progress comes from the metrics, the state of each rank from ranks/<n>.json (comm/watchdog.py). The job itself
+is not contacted, so the page works on any machine that shares the folder.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NOW = (
     "actor_idle",
     "dropped_unrolls",
 )
-RANKS = 256  # listed; a job of thousands has a table that nobody reads
+RANKS = 256  # ranks listed; longer tables are not read
 
 
 class RankState(NamedTuple):
-    """What a rank last wrote."""
+    """The last heartbeat of a rank."""
 
     rank: int
     host: str
@@ -91,10 +91,13 @@ def _progress(run: RunData) -> Markup:
 def _ranks(states: Sequence[RankState]) -> Markup:
     furthest = max(state.chunk for state in states)
     lines = [
-        (None, [str(s.rank), s.host, s.phase, str(s.chunk), str(furthest - s.chunk), duration(s.age)])
+        (
+            None,
+            [str(s.rank), s.host, s.phase, str(s.chunk), str(furthest - s.chunk), f"{duration(s.age)} ago"],
+        )
         for s in states[:RANKS]
     ]
-    columns = ["Rank", "Host", "Phase", "Chunk", "Chunks behind", "Last heard of"]
+    columns = ["Rank", "Host", "Phase", "Chunk", "Chunks behind", "Last update"]
     listed = f"{len(lines)} of {len(states)} ranks" if len(states) > RANKS else f"{len(states)} ranks"
     html = table_html(columns, lines, "Ranks of the job")
     return Markup("<details open><summary>{}</summary>{}</details>").format(listed, html)

@@ -34,7 +34,7 @@ SeedsMode = Literal["solo", "vmap"]
 
 
 def choose_mode(wanted: Literal["auto", "solo", "vmap"], lanes: int, platform: str) -> SeedsMode:
-    """How lanes run: a fixed rule of config and platform, never timed.
+    """How lanes run: a fixed rule of config and platform, without timing.
 
     Args:
       wanted: `run.seeds_mode`.
@@ -81,7 +81,7 @@ class HostFunction:
         self.jitted = function
 
     def compile(self, device: jax.Device, *shapes: PyTree) -> None:
-        """The workflow does, in its own `compile`."""
+        """The workflow compiles it in its own `compile`."""
 
     def __call__(self, device: jax.Device, *args: PyTree) -> PyTree:
         return self.jitted(*args)
@@ -95,14 +95,14 @@ class Group(NamedTuple):
 
 
 class SeedRunner:
-    """Lanes on devices. Calls return at once; results are fetched when they are looked at.
+    """Lanes on devices. Calls return at once; results are fetched on access.
 
     Args:
       parts: the workflow, and the agent and environment to evaluate it with.
       lanes: the runs.
       mode: "solo" or "vmap".
       episodes: of one evaluation program.
-      devices: lanes of a traceable workflow are dealt out to these, in turn.
+      devices: lanes of a traceable workflow are assigned to these in turn.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class SeedRunner:
         self.compile_seconds += time.perf_counter() - start
 
     def initialise(self) -> None:
-        """Fresh states, replay filled as far as learning needs it."""
+        """Fresh states, with enough data in the replay to start learning."""
         flow, self.states = self.parts.workflow, []
         for group in self.groups:
             keys, hypers = self._arguments(group)
@@ -233,7 +233,7 @@ class SeedRunner:
         """Advance every lane; metrics per group, not yet waited for."""
         metrics = []
         for i, group in enumerate(self.groups):
-            count: Any = iterations
+            count: int | Array = iterations
             if self.parts.workflow.traceable:
                 count = jax.device_put(np.int32(iterations), group.device)
             self.states[i], values = self._step(group.device, self.states[i], count)
@@ -245,9 +245,9 @@ class SeedRunner:
         return [self.parts.workflow.host_metrics(lane) for lane in self.per_lane(metrics)]
 
     def evaluate(self, iteration: int, part: int = 0) -> list[rollout.Evaluation]:
-        """Greedy episodes with every lane's present parameters; per group, not yet waited for.
+        """Greedy episodes with every lane's current parameters; per group, not yet waited for.
 
-        (iteration, part) picks the start states.
+        (iteration, part) selects the start states.
         """
         results = []
         for state, group in zip(self.states, self.groups, strict=True):
@@ -264,7 +264,7 @@ class SeedRunner:
         return [jax.tree.map(lambda *x: np.concatenate(x), *lane) for lane in zip(*results, strict=True)]
 
     def actor(self, lane: int) -> PyTree:
-        """What one lane's actor needs, on this process's first device."""
+        """The actor parameters of one lane, on this process's first device."""
         number = next(i for i, group in enumerate(self.groups) if lane in group.lanes)
         learner = self.parts.workflow.learner(self.states[number])
         if self.stacked:
@@ -279,11 +279,11 @@ class SeedRunner:
         return [jax.tree.map(lambda x, i=i: x[i], host[0]) for i in range(len(self.lanes))]
 
     def store(self, directory: Path, keep: int = 2) -> Store:
-        """What saves and restores `states`."""
+        """The store that saves and restores `states`."""
         return self.parts.workflow.store(directory, keep)
 
     def describe(self) -> str:
-        """Where the lanes run, for people."""
+        """Description of the lanes' devices."""
         number = len({group.device for group in self.groups})
         return self.parts.workflow.describe() or ("one device" if number == 1 else f"{number} devices")
 
@@ -297,7 +297,8 @@ class SeedRunner:
 
 
 def states_of_earlier_run(folder: Path, runner: SeedRunner) -> tuple[list[PyTree], dict[str, Any]]:
-    """States of the runner's lanes, and what a checkpoint knows, at the end of a run with more lanes."""
+    """States of the runner's lanes, and the host data of a checkpoint, from the end of a run with more
+    lanes."""
     run = RunDirectory(folder)
     summary = run.read_summary()
     if summary is None:

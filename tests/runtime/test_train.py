@@ -68,7 +68,7 @@ def test_a_finished_run_is_not_touched(finished):
     said = []
     again = train.train(small.config(run={"seeds": 2}), folder, resume=True, say=said.append)
     assert again.finished and again.summary["params_sha256"] == summary["params_sha256"]
-    assert "finished already" in said[0]
+    assert "already finished" in said[0]
 
 
 def test_resume_refuses_another_config(finished):

@@ -6,18 +6,20 @@ with Cluster(folder) as cluster:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxrl_hpc.comm.hub import reserved_port
+
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
 PACKAGES = "slurm-wlm slurm-wlm-basic-plugins munge"
-PATIENCE = 800.0  # seconds: only to name what never happens, however busy the machine is
+PATIENCE = 3000.0  # seconds: only to name what never happens, however busy the machine is
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 
 CONFIG = """\
@@ -68,12 +70,6 @@ def missing() -> str | None:
     return f"no {', '.join(absent)} on the PATH: apt-get install {PACKAGES}" if absent else None
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Cluster:
     """One node with four cores, whatever the machine has. Everything it makes is in `folder`."""
 
@@ -83,7 +79,9 @@ class Cluster:
         for name in ("state", "spool", "log"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         conf = folder / "slurm.conf"
-        conf.write_text(CONFIG.format(folder=folder, controller=free_port(), node=free_port()))
+        self._ports = contextlib.ExitStack()  # reserved until the end
+        controller, node = (self._ports.enter_context(reserved_port()) for _ in range(2))
+        conf.write_text(CONFIG.format(folder=folder, controller=controller, node=node))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI_", "PBS_"))}
         self.environment = inherited | {"SLURM_CONF": str(conf)}
         self._own: list[subprocess.Popen[bytes]] = []
@@ -114,6 +112,7 @@ class Cluster:
                 process.kill()
                 process.wait()
         self._own = []
+        self._ports.close()
 
     def _start_munge(self) -> None:
         """The authentication service; one that runs already is used and left alone."""

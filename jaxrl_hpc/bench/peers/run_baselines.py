@@ -60,7 +60,7 @@ def games(work: dict[str, Any], copies: int, seed: int) -> Any:
 
 
 def arguments(library: str, work: dict[str, Any]) -> dict[str, Any]:
-    """The work in their words."""
+    """The workload in their settings."""
     kind, steps = work["algorithm"], work["unroll_length"]
     rows = work["num_envs"] * steps // max(work["minibatches"], 1)
     layers = [work["width"]] * 2

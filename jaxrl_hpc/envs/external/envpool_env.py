@@ -44,7 +44,7 @@ ROBOTS: dict[Robot, RobotSizes] = {
 
 
 class PoolConfig(ExternalConfig):
-    """What environments of envpool have in common."""
+    """Settings of all envpool environments."""
 
     max_episode_steps: int = static(1_000, "time limit", ge=1)
     interface: Literal["xla", "callback"] = static(
@@ -73,15 +73,19 @@ class RobotConfig(ExternalConfig):
 
 
 class AtariConfig(PoolConfig):
-    """An Atari game with the preprocessing of Mnih et al. (2015): four frames of 84 x 84 greys."""
+    """An Atari game with the preprocessing of Mnih et al. (2015): four greyscale frames of 84 x 84."""
 
     name: Game = "Breakout-Atari"
-    frame_skip: int = static(4, "frames that an action is held; the last two are joined by maximum", ge=1)
-    frame_stack: int = static(4, "grey frames of 84 x 84 that make an observation", ge=1)
-    life_loss: bool = static(True, "a lost life ends the episode for the learner; scores are of whole games")
-    clip_reward: bool = static(True, "the learner sees the sign of rewards; scores are raw")
-    no_op_starts: int = static(30, "most steps without action before a game", ge=1)
-    fire_start: bool = static(True, "press fire after a reset, in games that wait for it")
+    frame_skip: int = static(
+        4, "frames for which an action is repeated; the observation is the maximum of the last two", ge=1
+    )
+    frame_stack: int = static(4, "greyscale frames of 84 x 84 per observation", ge=1)
+    life_loss: bool = static(
+        True, "a lost life ends the episode for the learner; scores are those of whole games"
+    )
+    clip_reward: bool = static(True, "the learner gets the sign of rewards; scores are raw")
+    no_op_starts: int = static(30, "upper bound on no-op steps at the start of a game", ge=1)
+    fire_start: bool = static(True, "press fire after a reset, in games that require it")
     sticky_actions: float = static(
         0.0, "probability that an action is repeated; Machado et al. (2018) ask for 0.25", ge=0, lt=1
     )
@@ -114,8 +118,8 @@ def make_lander(config: LanderConfig) -> Env:
 
 
 def make_robot(config: RobotConfig) -> Env:
-    """By callbacks: these observations have 64 bits, which envpool's calls out of the program cannot hand to
-    one of 32, and a step of the physics takes longer than a callback."""
+    """By callbacks: observations have 64 bits, which envpool's foreign calls cannot pass to a 32-bit program,
+    and a physics step takes longer than a callback."""
     sizes = ROBOTS[config.name]
     limit, bound = config.max_episode_steps or sizes.limit, np.full(sizes.action, sizes.bound, np.float32)
     observation = ((sizes.observation,), np.dtype(np.float32))
