@@ -26,7 +26,7 @@ PATIENCE = 3000.0  # seconds: only to name what never happens, however busy the 
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 
 CONFIG = """\
-ClusterName=one
+ClusterName={name}
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller}
 SlurmdPort={node}
@@ -145,7 +145,9 @@ class Cluster:
         conf = folder / "slurm.conf"
         self._daemons = contextlib.ExitStack()  # what they need until the end
         controller, node = (self._daemons.enter_context(reserved_port()) for _ in range(2))
-        conf.write_text(CONFIG.format(folder=folder, controller=controller, node=node))
+        conf.write_text(
+            CONFIG.format(folder=folder, name=f"one{os.getpid()}", controller=controller, node=node)
+        )
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI_", "PBS_"))}
         self.environment = inherited | {"SLURM_CONF": str(conf)}
         self._own: list[subprocess.Popen[bytes]] = []
