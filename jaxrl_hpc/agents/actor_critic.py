@@ -44,6 +44,11 @@ class ActorCriticConfig(NetworkAgentConfig):
     normalise: NormaliseConfig = NormaliseConfig()
 
     @property
+    def keeps_values(self) -> bool:
+        """Whether transitions hold the values that the acting network gave."""
+        return False
+
+    @property
     def recurrent_width(self) -> int:
         return self.lstm
 
@@ -126,6 +131,8 @@ def make_core(config: ActorCriticConfig, spec: EnvSpec) -> Core:
         view = one_step(actor_params, obs, carry)
         raw = distribution.mode(view.outputs) if greedy else distribution.sample(view.outputs, key)
         extras = {"log_prob": distribution.log_prob(view.outputs, raw)}
+        if config.keeps_values:
+            extras["value"] = view.value
         if not spec.discrete:
             extras["raw"] = raw
         if config.lstm:

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from pydantic import model_validator
 
 from jaxrl_hpc.agents import normalise
-from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, check_standardised, make_core, raw_action
+from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, View, check_standardised, make_core, raw_action
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import advantages, optimise
 from jaxrl_hpc.ops.shuffle import random_orders
@@ -34,9 +35,22 @@ class Config(ActorCriticConfig):
     clip_value: bool = static(False, "also clip the value to within `clip_value_range` of its old value")
     clip_value_range: float = traced(0.2, "clip_value: the range", gt=0)
     normalise_advantage: bool = static(True, "standardise advantages over each minibatch")
+    acting_values: bool = static(
+        False, "compute advantages from the values at acting time, without another pass over the unroll"
+    )
     kl_stop: bool = static(False, "skip the remaining updates of an unroll once `kl_limit` is exceeded")
     kl_limit: float = traced(0.02, "kl_stop: largest mean KL divergence from the acting policy", gt=0)
     learning_rate: float = traced(2.5e-4, "Adam step size", gt=0)
+
+    @property
+    def keeps_values(self) -> bool:
+        return self.acting_values
+
+    @model_validator(mode="after")
+    def _no_memory(self) -> Config:
+        if self.acting_values and self.lstm:
+            raise ValueError("acting_values: not with an LSTM, whose memory is computed anew from the unroll")
+        return self
 
 
 class Rows(NamedTuple):
@@ -78,7 +92,10 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
 
     def minibatches(state: LearnerState, batch: Batch, key: Array) -> Batch:
         data, hypers = batch.data, state.hypers
-        view = core.view(state.params, data.obs, core.memory(data))
+        if config.acting_values:
+            view = View(jnp.zeros(0), data.extras["value"], ())
+        else:
+            view = core.view(state.params, data.obs, core.memory(data))
         following = core.next_value(state.params, data, view)
         goal = advantages.gae(
             data.reward,

@@ -2,7 +2,8 @@
 
 CartPole-v1 (TD3: Pendulum-v1), MLP 64 x 64, batch 128, replay of 65,536, Adam, soft target updates. All
 libraries get the same sizes, activations and numbers of updates; we match what the peer computes: double DQN
-against rejax, plain DQN against the others. Evaluation is left out.
+against rejax, plain DQN against the others. Evaluation is left out. Breakout (Atari) has the network of its
+config, shared by policy and value, and four stacked frames; the loss of a life ends an episode.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Work(NamedTuple):
     seed: int = 0
     budget: int = FOREVER  # environment steps of a seed
     exploration_fraction: float = 0.2  # dqn: part of the budget over which epsilon falls
+    filters: tuple[int, ...] = ()  # of convolutions before one layer of `width`
+    kernel: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    clip: float = 0.2  # ppo
+    dtype: str = "float32"  # ours only
     warm: bool = True  # start with a replay that is full enough to learn from
 
 
@@ -56,6 +62,13 @@ def our_config(work: Work) -> dict[str, Any]:
         },
     }
     agent = config["agent"]
+    if work.filters:
+        convolutions = {"filters": work.filters, "kernel": work.kernel, "stride": work.stride}
+        agent["network"] = {**convolutions, "hidden": [work.width], "dtype": work.dtype}
+        agent |= {"epochs": work.epochs, "minibatches": work.minibatches, "clip": work.clip}
+        agent |= {"share_torso": True, "acting_values": True}  # as the peers do
+        config["run"]["log_every"] = work.num_envs * work.unroll_length  # a chunk is an iteration, as theirs
+        return config
     if work.algorithm == "ppo":  # the peers clip values too
         agent |= {"epochs": work.epochs, "minibatches": work.minibatches, "clip_value": True}
         return config
@@ -93,6 +106,13 @@ def dqn(num_envs: int, **other: Any) -> Work:
 def ppo(num_envs: int, **other: Any) -> Work:
     settings = {"unroll_length": 128, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4, **other}
     return Work("ppo", "CartPole-v1", num_envs, **settings)
+
+
+def atari(**other: Any) -> Work:
+    """configs/atari_breakout_ppo.yaml."""
+    convolutions = {"filters": (16, 32), "kernel": (8, 4), "stride": (4, 2), "width": 256}
+    sizes = {"unroll_length": 128, "epochs": 3, "minibatches": 8, "clip": 0.1}
+    return Work("ppo", "Breakout-Atari", 8, **convolutions, **sizes, **other)
 
 
 PLAIN = ("purejaxrl", "sbx", "stable_baselines3")  # DQN without the double estimator
@@ -144,6 +164,26 @@ CASES = (
         ("rejax", "sbx", "stable_baselines3"),
         4.5,
         learning=15_000,
+    ),
+)
+
+# apart from the others, because it takes minutes
+ATARI_CASES = (
+    Case(
+        "atari_ppo",
+        "PPO on Breakout (Atari), 8 environments × 128 steps",
+        atari(),
+        ("stable_baselines3",),
+        1.5,
+        pinned=True,
+        pinned_goal=1.5,
+    ),
+    Case(
+        "atari_ppo_bfloat16",
+        "the same, ours with products of bfloat16",
+        atari(dtype="bfloat16"),
+        ("stable_baselines3",),
+        pinned=True,
     ),
 )
 

@@ -127,6 +127,7 @@ class ResidualCNN(nn.Module):
             sides = [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)]
             return Convolution(filters, 3, 1)(jnp.pad(x, sides))
 
+        x = as_floats(x)
         for filters in self.filters:
             x = halved(convolve(x, filters))
             for _ in range(2):
@@ -149,7 +150,8 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
     if kind == "auto":
         kind = "cnn" if rank == 3 else "mlp"
     if kind == "nature":
-        return CNN((32, 64, 64), (8, 4, 3), (4, 2, 1), config.hidden, config.activation, config.layer_norm)
+        sizes = (32, 64, 64), (8, 4, 3), (4, 2, 1), config.hidden
+        return CNN(*sizes, config.activation, config.layer_norm, config.dtype)
     if kind == "impala":
         return ResidualCNN(IMPALA, config.hidden, config.activation, config.layer_norm)
     if kind == "cnn":
@@ -161,12 +163,15 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
 
 
 def as_features(obs: Array, spec: EnvSpec, torso: str = "auto") -> Array:
-    """Observation as float32: bytes to [0, 1], booleans to 0/1; flattened unless a CNN reads it."""
+    """Observation as float32, flattened unless a CNN reads it; images of bytes stay what they are, because
+    torsos turn them into floats inside their first layer."""
     rank = len(spec.obs_shape)
-    if obs.dtype == jnp.uint8:
-        obs = obs.astype(jnp.float32) / 255.0
-    else:
-        obs = obs.astype(jnp.float32)
     if torso in IMAGE_TORSOS or (torso == "auto" and rank == 3):
-        return obs
+        return obs if obs.dtype == jnp.uint8 else obs.astype(jnp.float32)
+    obs = as_floats(obs)
     return obs.reshape(*obs.shape[: obs.ndim - rank], -1)
+
+
+def as_floats(obs: Array) -> Array:
+    """Bytes to [0, 1], booleans to 0/1."""
+    return obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs.astype(jnp.float32)

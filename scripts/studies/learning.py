@@ -726,7 +726,7 @@ def write_page(study: str) -> None:
         for e, run in rows
     } | {n: k.command for n, k in kept.items()}
     missing = [name for name in names if name not in results]
-    shown = {f"{study}.{name}" for name in results}
+    shown = set(results)  # runs are named after their folders
     all_curves = shown <= {run.name for run in runs} | curves.stored_names(study)
     if all_curves:
         curves.store(study, "learning", runs, description.metric, shown)

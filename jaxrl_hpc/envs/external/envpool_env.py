@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -45,16 +46,23 @@ ROBOTS: dict[Robot, RobotSizes] = {
 class PoolConfig(ExternalConfig):
     """Settings of all envpool environments."""
 
+    max_episode_steps: int = static(1_000, "time limit", ge=1)
     interface: Literal["xla", "callback"] = static(
         "xla", "steps in training: by envpool's foreign function calls, or by Python callbacks"
     )
+    threads: int = static(
+        1, "of the simulators, which changes no result; 0: as many as the program has (`run.threads`)", ge=0
+    )
+
+    def pool_settings(self) -> dict[str, int]:
+        threads = self.threads or int(os.environ.get("NPROC", "1"))  # XLA's own name for its pool's size
+        return {"max_episode_steps": self.max_episode_steps, "num_threads": threads}
 
 
 class LanderConfig(PoolConfig):
     """Landing softly between two flags."""
 
     name: Lander = "LunarLander-v3"
-    max_episode_steps: int = static(1_000, "time limit", ge=1)
 
 
 class RobotConfig(ExternalConfig):
@@ -82,6 +90,9 @@ class AtariConfig(PoolConfig):
         0.0, "probability that an action is repeated; Machado et al. (2018) ask for 0.25", ge=0, lt=1
     )
     max_episode_steps: int = static(27_000, "time limit of a game, in actions", ge=1)
+    threads: int = static(
+        0, "of the emulators, which changes no result; 0: as many as the program has (`run.threads`)", ge=0
+    )
 
 
 def _assembled(config: PoolConfig, spec: EnvSpec, learning: PoolTask, scoring: PoolTask) -> Env:
@@ -102,7 +113,7 @@ def make_lander(config: LanderConfig) -> Env:
     else:
         bound = np.ones(2, np.float32)
         spec = EnvSpec(config.name, *observation, None, (2,), -bound, bound, limit)
-    task = PoolTask(config.name, {"max_episode_steps": limit})
+    task = PoolTask(config.name, config.pool_settings())
     return _assembled(config, spec, task, task)
 
 
@@ -122,12 +133,12 @@ def make_atari(config: AtariConfig) -> Env:
     limit = config.max_episode_steps
     spec = EnvSpec(config.name, shape, np.dtype(np.uint8), ACTIONS[config.name], (), None, None, limit)
     settings = {
+        **config.pool_settings(),
         "frame_skip": config.frame_skip,
         "stack_num": config.frame_stack,
         "noop_max": config.no_op_starts,
         "use_fire_reset": config.fire_start,
         "repeat_action_probability": config.sticky_actions,
-        "max_episode_steps": limit,
         "episodic_life": config.life_loss,
         "reward_clip": config.clip_reward,
     }
