@@ -110,8 +110,8 @@ def ppo(num_envs: int, **other: Any) -> Work:
 
 def atari(**other: Any) -> Work:
     """configs/atari_breakout_ppo.yaml."""
-    convolutions = {"filters": (16, 32), "kernel": (8, 4), "stride": (4, 2), "width": 256}
-    sizes = {"unroll_length": 128, "epochs": 3, "minibatches": 8, "clip": 0.1}
+    convolutions: dict[str, Any] = {"filters": (16, 32), "kernel": (8, 4), "stride": (4, 2), "width": 256}
+    sizes: dict[str, Any] = {"unroll_length": 128, "epochs": 3, "minibatches": 8, "clip": 0.1}
     return Work("ppo", "Breakout-Atari", 8, **convolutions, **sizes, **other)
 
 
