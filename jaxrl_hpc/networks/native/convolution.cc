@@ -19,6 +19,9 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define CONVOLUTION_X86 1
 #include <immintrin.h>
+#if __GNUC__ >= 11
+#define CONVOLUTION_BFLOAT16 1
+#endif
 #endif
 
 #include "xla/ffi/api/ffi.h"
@@ -62,7 +65,7 @@ struct Passes {
   std::vector<Word> (*words)(const float* weights, int64_t rows, int64_t filters);
 };
 
-// Weights [side, side, channels, filters] turned for `Passes::inputs`: for each place of a block (s x s of them) the m x m
+// Weights [side, side, channels, filters] turned for `Passes::inputs`: for each of the s x s places of a block the m x m
 // shifts backwards, then filters, then channels.
 std::vector<float> Turned(const Shape& s, const float* weights) {
   const int64_t m = s.side / s.stride;
@@ -104,11 +107,19 @@ using Half = Single;
 #pragma GCC pop_options
 
 #pragma GCC push_options
+#ifdef CONVOLUTION_BFLOAT16
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,fma")
+#else
+#pragma GCC target("avx512f,avx512bw,avx512vl,fma")
+#endif
 namespace avx512 {
 using Vector = __m512;
 constexpr int kLanes = 16, kTall = 10;
+#ifdef CONVOLUTION_BFLOAT16
 constexpr bool kHalf = true;
+#else
+constexpr bool kHalf = false;
+#endif
 inline Vector Zero() { return _mm512_setzero_ps(); }
 inline Vector Load(const float* x) { return _mm512_loadu_ps(x); }
 inline void Store(float* x, Vector v) { _mm512_storeu_ps(x, v); }
@@ -119,6 +130,7 @@ struct Single {
   static Operand Spread(Word x) { return _mm512_set1_ps(x); }
   static Vector Times(Vector sum, Operand w, Operand x) { return _mm512_fmadd_ps(w, x, sum); }
 };
+#ifdef CONVOLUTION_BFLOAT16
 struct Half {
   using Operand = __m512i;
   static Operand Read(const Word* w) { return _mm512_loadu_si512(w); }
@@ -127,6 +139,9 @@ struct Half {
     return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
   }
 };
+#else
+using Half = Single;
+#endif
 #include "passes.h"
 }  // namespace avx512
 #pragma GCC pop_options
@@ -140,7 +155,10 @@ int Level() {
       !__builtin_cpu_supports("avx512vl")) {
     return 1;
   }
-  return __builtin_cpu_supports("avx512bf16") ? 3 : 2;
+#ifdef CONVOLUTION_BFLOAT16
+  if (__builtin_cpu_supports("avx512bf16")) return 3;
+#endif
+  return 2;
 #else
   return 0;
 #endif
