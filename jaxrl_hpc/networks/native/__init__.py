@@ -91,11 +91,11 @@ def one_pass(name: str, plain: Callable[..., Array]) -> Callable[..., Array]:
     mlir.register_lowering(primitive, lower, platform="cpu")
 
     def bind(*operands: Array, **settings: Any) -> Array:
-        @jax.custom_batching.sequential_vmap
         def once(*operands: Array) -> Array:
             found: Array = primitive.bind(*operands, **settings)
             return found
 
-        return once(*operands)
+        one_by_one: Callable[..., Array] = jax.custom_batching.sequential_vmap(once)  # when mapped
+        return one_by_one(*operands)
 
     return bind
