@@ -82,9 +82,10 @@ def static(
     """A field that is fixed at compile time.
 
     Args:
-      changeable: it may differ between a run and its continuation. per_shard: each of S equal parts of a run
-      gets 1/S of it: it must be a multiple of S ("exact"), or the part is rounded up. bounds: as in pydantic
-      (gt, ge, lt, le, …).
+      changeable: it may differ between a run and its continuation.
+      per_shard: each of S equal parts of a run gets 1/S of it: it must be a multiple of S ("exact"), or the
+        part is rounded up.
+      bounds: as in pydantic (gt, ge, lt, le, …).
     """
     marks = {"changeable": changeable, "per_shard": per_shard}
     extra: dict[str, Any] = {name: value for name, value in marks.items() if value}

@@ -45,7 +45,7 @@ class ActorCriticConfig(NetworkAgentConfig):
 
     @property
     def keeps_values(self) -> bool:
-        """Whether transitions hold the values that the acting network gave."""
+        """Whether transitions contain the values of the acting network."""
         return False
 
     @property

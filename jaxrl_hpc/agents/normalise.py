@@ -27,8 +27,7 @@ class NormaliseConfig(Schema):
 
 
 def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
-    """Wrap an agent so that it gets normalised data. Scaling rewards needs a traced hyperparameter
-    `gamma`."""
+    """Wrap an agent to normalise its data. Scaling rewards needs a traced hyperparameter `gamma`."""
     if not (config.observation or config.reward):
         return agent
     assert agent.after_step is None, "one wrapper follows returns, not two"

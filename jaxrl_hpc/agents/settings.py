@@ -1,4 +1,4 @@
-"""Settings that agents share. Each declares its own fields, whose order and defaults are its own."""
+"""Settings shared by agents. Each declares its own fields, in its own order and with its own defaults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxrl_hpc.ops.optimise import OptimiserConfig
 
 
 class NetworkAgentConfig(OptimiserConfig):
-    """Of an agent with one torso, or several alike."""
+    """For agents with one torso, or several equal ones."""
 
     network: NetworkConfig = NetworkConfig()
 
@@ -19,7 +19,7 @@ class NetworkAgentConfig(OptimiserConfig):
 
 
 class WindowAgentConfig(NetworkAgentConfig):
-    """Of an agent that learns from windows of a replay, as long as its returns."""
+    """For agents that learn from windows of a replay, as long as their returns."""
 
     suitable_replay: ClassVar[str] = "uniform"
     if TYPE_CHECKING:

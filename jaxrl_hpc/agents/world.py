@@ -104,8 +104,7 @@ def fresh(
     steps: Transition,
     code: Callable[[Array], Array],
 ) -> Fresh:
-    """Increments from an unroll [T, B] of new steps, before it is learned from; `code` makes actions [N,
-    A]."""
+    """Increments from an unroll [T, B] that was not learned from yet; `code` makes actions [N, A]."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps._replace(extras=()))
     state = flat.obs.reshape(flat.reward.shape[0], -1)
     change = flat.next_obs.reshape(state.shape) - state

@@ -1,4 +1,4 @@
-"""Our side of `bench train`: one piece of work, in a process of its own.
+"""Our side of `bench train`: one workload, in a separate process.
 
     python -m jaxrl_hpc.bench.worker MODE WORK
 

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "overrides", nargs="*", default=[], metavar="env.KEY=VALUE", help="settings of the environment"
     )
     parser.add_argument("--episodes", type=int, default=100, help="episodes per seed (default 100)")
-    parser.add_argument("--seed", type=int, default=1, help="which set of start states (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="selects the start states (default 1)")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 

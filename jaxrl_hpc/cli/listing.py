@@ -27,7 +27,9 @@ KINDS = ("agents", "envs", "replays", "workflows", "configs", "sweeps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=KINDS, nargs="?", help="of what; without it, how many there are")
+    parser.add_argument(
+        "kind", choices=KINDS, nargs="?", help="what to list; without it, the number of each kind"
+    )
     parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="only what matches")
 
 

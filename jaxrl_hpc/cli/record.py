@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of start states and random draws (default 0)"
     )
-    parser.add_argument("--run-seed", type=int, help="which of the run's seeds acts (default: the first)")
+    parser.add_argument("--run-seed", type=int, help="seed of the run that acts (default: the first)")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 

@@ -41,21 +41,27 @@ def _numbers(text: str) -> list[int]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, or the name of one in configs/")
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="such as workflow.num_envs=96"
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings, such as workflow.num_envs=96"
     )
-    parser.add_argument("--ranks", type=_numbers, default=[1, 2], help="such as 1,2,4 (default: 1,2)")
-    parser.add_argument("--devices", type=_numbers, default=[1], help="per rank, such as 1,2 (default: 1)")
+    parser.add_argument(
+        "--ranks", type=_numbers, default=[1, 2], help="numbers of ranks, such as 1,2,4 (default: 1,2)"
+    )
+    parser.add_argument(
+        "--devices", type=_numbers, default=[1], help="devices per rank, such as 1,2 (default: 1)"
+    )
     parser.add_argument(
         "--engines",
         type=lambda text: text.split(","),
         default=["mpi", "jax"],
-        help="that connect ranks (default: mpi,jax)",
+        help="engines to connect ranks (default: mpi,jax)",
     )
     parser.add_argument("--mode", choices=("weak", "strong"), default="weak")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one measurement (default: 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of one measurement (default: 3)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all layouts (default: 3)")
-    parser.add_argument("--latency", type=float, default=2.0, help="of the network, µs (default: 2)")
-    parser.add_argument("--bandwidth", type=float, default=12.5, help="of a link, GB/s (default: 12.5)")
+    parser.add_argument("--latency", type=float, default=2.0, help="latency of the network, µs (default: 2)")
+    parser.add_argument(
+        "--bandwidth", type=float, default=12.5, help="bandwidth of a link, GB/s (default: 12.5)"
+    )
     parser.add_argument(
         "--split", type=int, metavar="RANKS", help="recommend how many of RANKS ranks should learn"
     )

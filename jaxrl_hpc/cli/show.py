@@ -38,7 +38,7 @@ class Setting(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="such as agent.gamma=0.98"
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings, such as agent.gamma=0.98"
     )
     parser.add_argument("--json", action="store_true", help="print the settings as one JSON object")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)

@@ -50,7 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.epilog = f"example: jaxrl-hpc sweep {name} cartpole_dqn"
         sub.add_argument("file", metavar="FILE", help="a sweep file, its name, or the folder of a sweep")
         sub.add_argument(
-            "overrides", nargs="*", default=[], metavar="key=value", help="such as run.total_env_steps=5000"
+            "overrides",
+            nargs="*",
+            default=[],
+            metavar="key=value",
+            help="settings of all trials, such as run.total_env_steps=5000",
         )
         sub.add_argument("--dir", help="folder of the sweep (default: runs/sweeps/<name>)")
         sub.add_argument("--trust", action="store_true", help=TRUST_HELP)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, or the name of one in configs/")
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="such as agent.gamma=0.98"
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings, such as agent.gamma=0.98"
     )
-    parser.add_argument("--run-dir", help="where results go (default: runs/<run.name>)")
+    parser.add_argument("--run-dir", help="folder for results (default: runs/<run.name>)")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--resume", action="store_true", help="continue the run if it exists, exactly")
     group.add_argument(

@@ -2,10 +2,11 @@
 
 `jax.distributed.initialize` is not enough here, for three reasons:
 
-- It runs JAX's coordination service inside process 0. When that process dies, the clients in all others abort
-in C++ before the dead process can be named. So the service runs in a separate small process, which outlives
-process 0 briefly. - It connects processes on CPUs (gloo) by host name, which many hosts resolve to 127.0.0.1.
-The address by which a process has reached process 0 is known to work.
+- It runs JAX's coordination service inside process 0. When that process dies, the clients in all others
+  abort in C++ before the dead process can be named. So the service runs in a separate small process, which
+  outlives process 0 briefly.
+- It connects processes on CPUs (gloo) by host name, which many hosts resolve to 127.0.0.1. The address by
+  which a process has reached process 0 is known to work.
 - It installs a handler of SIGTERM, which belongs to the run (`runtime/signals.py`).
 
 Only this file uses private parts of JAX for that; tests/mpi/test_layouts.py tests it with real processes.

@@ -277,7 +277,9 @@ class Connection:
             self._closing = True
             with contextlib.suppress(OSError):
                 self._send(BYE)
-                self._stream.shutdown(socket.SHUT_WR)  # the hub need not wait for this process's end
+                self._stream.shutdown(
+                    socket.SHUT_WR
+                )  # so that the hub need not wait for the end of this process
             if self.hub is not None:
                 self.hub.join(LEAVE_SECONDS)
 
@@ -341,9 +343,8 @@ def listen(ports: Sequence[int]) -> socket.socket:
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port on which one process may `listen`, and that the system gives to nobody else meanwhile.
-
-    It is bound, but nobody listens there; who does shares the address (SO_REUSEADDR).
+    """A port reserved for a process that will `listen` on it. It is bound without listening; the listener
+    shares the address (SO_REUSEADDR).
     """
     with socket.socket(socket.AF_INET) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

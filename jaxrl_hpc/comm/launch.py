@@ -89,8 +89,9 @@ def slurm_step(environment: Mapping[str, str]) -> Launch | None:
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "localhost")
     start = 97 * job + 13 * step
     ports = tuple(FIRST_PORT + (start + i) % PORTS for i in range(TRIED_PORTS))
-    restarts = environment.get("SLURM_RESTART_COUNT", "0")
-    return Launch(process, processes, first_host(nodes), ports, f"slurm {job}.{step}.{restarts}")
+    cluster, restarts = environment.get("SLURM_CLUSTER_NAME", ""), environment.get("SLURM_RESTART_COUNT", "0")
+    token = f"slurm {cluster} {job}.{step}.{restarts}"
+    return Launch(process, processes, first_host(nodes), ports, token)
 
 
 def found() -> Launch | None:

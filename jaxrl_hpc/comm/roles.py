@@ -64,7 +64,7 @@ def assign(comm: Any, size: int, rank: int, learners: int, actors: int, shared: 
     served = 1 if shared else learners
     if size - learners < served:
         raise UserError(
-            f"workflow.learners is {learners}, but only {size - learners} rank(s) act: each learner needs an "
-            "actor of its own; start more ranks, or let one share batches out (workflow.learner_mode=shared)"
+            f"workflow.learners is {learners}, but only {size - learners} rank(s) act: each learner needs "
+            "its own actor; start more ranks, or let one distribute batches (workflow.learner_mode=shared)"
         )
     return Roles(comm, rank, learners, size - learners, served)

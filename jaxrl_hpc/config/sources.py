@@ -16,7 +16,7 @@ from jaxrl_hpc.user_code import NAME, search_in
 SECTION_NAMES = ("agent", "env", "replay", "workflow", "run")
 PACKAGE = Path(str(importlib.resources.files("jaxrl_hpc")))
 CHECKOUT = PACKAGE.parent
-# the working directory first; then what a wheel carries, or what lies beside the package in a checkout
+# the working directory first; then what a wheel carries, or the folder beside the package in a checkout
 CONFIG_DIRS = (
     Path("configs"),
     PACKAGE / "configs",

@@ -10,8 +10,8 @@ import time
 from types import FrameType
 from typing import Any
 
-AGAIN_SECONDS = 0.5  # a launcher may pass on what the terminal sent to all of its processes
-WORD = "\rSIGINT: saving after the step under way; Ctrl-C again: ending at once, unsaved\n"
+AGAIN_SECONDS = 0.5  # a launcher may forward a signal that the terminal has already sent to all processes
+WORD = "\rSIGINT: saving after the current step; press Ctrl-C again to stop at once without saving\n"
 
 
 class StopSignals:

@@ -46,7 +46,7 @@ def timed(function: Callable[[], Any]) -> float:
 
 
 def costs_of(config: Config, parts: Parts, network: model.NetworkModel, cores: int) -> Costs:
-    """Of a config in which actors and learners are processes of their own."""
+    """Costs of a config with actors and learners in separate processes."""
     flow: Any = config.workflow
     learning = cast(ActorLearner, parts.workflow).learning
     hypers = jax.tree.map(jnp.float32, hypers_of(config))

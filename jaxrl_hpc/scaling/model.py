@@ -75,7 +75,7 @@ def over_network(
     shards_per_node: int,
     deterministic: bool,
 ) -> float:
-    """Seconds of an iteration that all messages take when every node brings shards and batch of its own.
+    """Seconds of an iteration that all messages take when every node adds its own shards and batch.
 
     Rows of a batch drawn from all shards grow with the batch, and so does the data that every node receives.
     """

@@ -175,9 +175,11 @@ def load_spec(
     """A sweep file with its base config included, so that it depends on no other file.
 
     Args:
-      name: as for `find_spec`. overrides: settings of all trials. changes: keys of the sweep itself that
-      replace those of the file. trust: allow a plan in a sweep's folder to name code, even if somebody else
-      made it; a file given by name is trusted.
+      name: as for `find_spec`.
+      overrides: settings of all trials.
+      changes: keys of the sweep itself that replace those of the file.
+      trust: allow a plan in a sweep's folder to name code, even if somebody else made it; a file given by
+        name is trusted.
     """
     source = find_spec(name)
     data = configs.read_yaml(source)

@@ -20,10 +20,13 @@ class RankStore:
     """A `Store` of states that are NamedTuples.
 
     Args:
-      ranks: those that learn. directory: of the run's checkpoints. keep: how many to keep. own: the field
-      that belongs to the rank. new: (state without the field) -> the field, for a rank that the checkpoint
-      does not have. None: a run continues with the same number of ranks, or is only inspected. inspects:
-      whether the state is only inspected, not trained.
+      ranks: those that learn.
+      directory: of the run's checkpoints.
+      keep: how many to keep.
+      own: the field that belongs to the rank.
+      new: (state without the field) -> the field, for a rank that the checkpoint does not have. None: a run
+        continues with the same number of ranks, or is only inspected.
+      inspects: whether the state is only inspected, not trained.
     """
 
     def __init__(

@@ -78,8 +78,9 @@ def learn_from_replay(
 def replay_metrics(agent: Agent, batch: Batch) -> Metrics:
     """The used share of a batch.
 
-    updates_used: 0 where nothing could be drawn, so that all weights are zero; else 1. window_used: mean
-    steps of windows up to the first end of an episode, or of an unroll without continuation.
+    updates_used: 0 where nothing could be drawn, so that all weights are zero; else 1.
+    window_used: mean steps of windows up to the first end of an episode, or of an unroll without
+      continuation.
     """
     used = {"updates_used": jnp.any(batch.weight > 0).astype(jnp.float32)}
     if agent.needs.length == 1:

@@ -170,6 +170,8 @@ def test_slurm_says_everything():
     assert (launch.process, launch.processes, launch.host) == (2, 4, "node003")
     other = slurm_step(step | {"SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "node003"})
     assert other.token != launch.token and other.ports[0] != launch.ports[0]
+    elsewhere = slurm_step(step | {"SLURM_STEP_NODELIST": "node003", "SLURM_CLUSTER_NAME": "other"})
+    assert elsewhere.token != launch.token, "a cluster that counts its jobs on the same host"
     assert slurm_step({k: v for k, v in step.items() if k != "SLURM_STEP_ID"}) is None  # a batch script
     assert slurm_step(step | {"SLURM_STEP_NUM_TASKS": "1"}) is None
 

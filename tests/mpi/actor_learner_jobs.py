@@ -31,7 +31,7 @@ from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.workflows.actor_learner import actor as acting
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
-from tests.mpi.telling import tell
+from tests.telling import tell
 
 RUN = {
     "log_every": 512, "eval_every": 0, "eval_episodes": 4, "final_eval_episodes": 4,

@@ -28,7 +28,7 @@ from jaxrl_hpc.types import Transition
 from jaxrl_hpc.workflows.sharded.execution import DIVIDED, SAME, placed
 from jaxrl_hpc.workflows.sharded.store import part_of
 from tests import small
-from tests.mpi.telling import tell
+from tests.telling import tell
 
 PPO: dict[str, Any] = {
     "agent": {

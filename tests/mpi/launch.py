@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec, importable
 from jaxrl_hpc.cli.doctor_mpi import _environment
-from tests.mpi.telling import FILE
+from tests.telling import FILE
 
 PATIENCE = 3000.0  # seconds until a job that never ends is killed, however busy the machine is
 ROOT = Path(__file__).resolve().parents[2]

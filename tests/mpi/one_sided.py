@@ -31,7 +31,7 @@ from jaxrl_hpc.comm.rma.window import Kind, Window
 from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.transport import BufferSizes
 from jaxrl_hpc.comm.waiting import Backoff
-from tests.mpi.telling import tell
+from tests.telling import tell
 
 LARGEST = 3000  # bytes of an item
 

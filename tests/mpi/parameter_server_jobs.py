@@ -26,7 +26,7 @@ from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
 from jaxrl_hpc.workflows.parameter_server import runtime
 from tests.mpi import actor_learner_jobs
-from tests.mpi.telling import tell
+from tests.telling import tell
 
 FLOW = {"name": "parameter_server", "num_envs": 4, "unroll_length": 8}
 FUSED = {"name": "fused", "num_envs": 4, "unroll_length": 8}

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from jaxrl_hpc.comm import polling
 from jaxrl_hpc.comm.collectives import ordered_sum
-from tests.mpi.telling import tell
+from tests.telling import tell
 
 SIZES = (1, 1000, 5001, 100_003)  # one message for all; parts, with and without padding
 

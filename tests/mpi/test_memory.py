@@ -4,14 +4,14 @@ import pytest
 
 from tests.mpi import launch
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 
 RETURN_MEMORY = """
-import json
 import mmap
 from pathlib import Path
 
 from jaxrl_hpc.comm import ranks
+from tests.telling import tell
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
@@ -27,7 +27,7 @@ early = resident()
 return_memory(50_000)
 grown = job.gather((resident() - early) / 2**20)
 if job.first:
-    print(json.dumps({"grown": grown}))
+    tell({"grown": grown})
 """
 
 

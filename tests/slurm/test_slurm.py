@@ -26,6 +26,7 @@ TEMPLATES = ROOT / "scripts" / "slurm"
 # saved after every chunk; runs that something happens to are held after their first save
 LONG = {"total_env_steps": 24_000, "log_every": 800, "eval_every": 8_000, "checkpoint_seconds": 0.001}
 LONG |= {"tensorboard": False, "eval_episodes": 2, "final_eval_episodes": 4}
+SHORTER = LONG | {"total_env_steps": 8_000, "eval_every": 4_000}
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -83,10 +84,10 @@ def until_requeued(cluster, job):
     )
 
 
-def assert_same_run(first, second):
+def assert_same_run(first, second, env_steps=LONG["total_env_steps"]):
     one, other = (json.loads((folder / "summary.json").read_text()) for folder in (first, second))
     assert one["params_sha256"] == other["params_sha256"]
-    assert one["env_steps"] == other["env_steps"] == LONG["total_env_steps"]
+    assert one["env_steps"] == other["env_steps"] == env_steps
     rows = [str(without_clock(read_metrics(folder)).to_pylist()) for folder in (first, second)]
     assert rows[0] == rows[1]
 
@@ -156,7 +157,7 @@ def test_submit_end_to_end(cluster, hold, tmp_path):
     axes = {"agent.learning_rate": [1e-3, 1e-2], "agent.n_step": [1, 2]}
     slurm = {"cpus_per_task": 1, "at_once": 2, "modules": ["nothing"], "options": ["--comment=tests"]}
     slurm["setup"] = [f"cd {ROOT}"]
-    file = made_sweeps.write(tmp_path, run=LONG, axes=axes, slurm=slurm)
+    file = made_sweeps.write(tmp_path, run=SHORTER, axes=axes, slurm=slurm)
     whole, broken = SweepDirectory(tmp_path / "whole"), SweepDirectory(tmp_path / "broken")
     code, text = sweep(cluster, "submit", file, "--dir", broken.path, "--dry-run")
     assert code == 0 and "#SBATCH --array=0-1%2" in text and not broken.path.exists()
@@ -183,7 +184,7 @@ def test_submit_end_to_end(cluster, hold, tmp_path):
     logs = [path.read_text() for path in broken.slurm.glob("*_1.log")]
     assert "resumed at" in "".join(logs)
     for trial in plan.trials:
-        assert_same_run(broken.trials / trial.id, whole.trials / trial.id)
+        assert_same_run(broken.trials / trial.id, whole.trials / trial.id, SHORTER["total_env_steps"])
         assert broken.result(trial.id)["status"] == "finished"
     code, text = sweep(cluster, "submit", file, "--dir", broken.path)
     assert code == 0 and "nothing left to do" in text

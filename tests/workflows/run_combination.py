@@ -30,7 +30,7 @@ from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.types import Array, Batch, LearnerState
 from jaxrl_hpc.workflows.emulated import steps_in
 from tests.datasets.made import random_file
-from tests.mpi.telling import tell
+from tests.telling import tell
 from tests.workflows import combinations
 from tests.workflows.combinations import Combination
 

@@ -107,7 +107,9 @@ class RingQueue:
                 return True
             return False if look() else None
 
-        where = f"space in the ring of rank {self.owner}, full with {self.capacity} items that nobody takes"
+        where = (
+            f"space in the ring of rank {self.owner}, full with {self.capacity} items that no consumer takes"
+        )
         return wait_for(space, seconds, self.window.rank, where)
 
     def gone(self) -> int:

@@ -145,7 +145,7 @@ class SelfTest:
     def _agree(self, good: bool, seconds: float) -> bool:
         """Whether all ranks passed this stage; a barrier without blocking.
 
-        A rank that has already waited for nothing does not wait as long again for one that is stuck.
+        A rank that has already waited in vain for a stuck one waits only briefly here.
         """
         from mpi4py import MPI
 

@@ -11,7 +11,8 @@ actor writes and where polling is cheap. A learner reads these rings:
 - `random`: anyone's, in a new random order each time. Learners that read a ring at the same time copy the
   same unroll, and all but one discard it: collisions.
 - with `help`: its own actors', and when these are empty, one unroll from a full ring of another learner,
-whose actor would have to wait; from any ring once its own actors have ended. Flags mark active actors."""
+  whose actor would have to wait; from any ring once its own actors have ended. Flags mark active actors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Annealing of a block copolymer film (EXARL's ExaCH): control the temperature to reach a target structure.
+
 Imports nothing heavy: gymnax is imported when an environment is made.
 """
 

@@ -33,7 +33,7 @@ class Config(ExternalConfig):
     kwargs: dict[str, Setting] = Field(default_factory=dict, description="arguments of gymnasium.make")
     copies: Literal["here", "processes", "vector"] = static(
         "here",
-        "copies one after the other, each in a process of its own, or by the id's own vector environment",
+        "here: one after the other; processes: each in a separate process; vector: the id's own vector class",
     )
     max_episode_steps: int = static(0, "time limit; 0: the id's own", ge=0)
     mask_from_info: bool = static(

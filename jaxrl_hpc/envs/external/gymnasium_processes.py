@@ -1,4 +1,4 @@
-"""Gymnasium environments in processes of their own, stepped at the same time.
+"""Gymnasium environments in separate processes, stepped at the same time.
 
 Uses Gymnasium's AsyncVectorEnv, and adds what that lacks: it identifies copies that failed, were killed or
 hang, and recovers by ending all processes and creating the copies again.
@@ -20,7 +20,7 @@ from jaxrl_hpc.envs.external.gymnasium_vector import Vector
 from jaxrl_hpc.envs.external.simulator import FAULTS, StepOutcome, Wrong, describe_exception
 from jaxrl_hpc.types import EnvSpec
 
-TOLD_SECONDS = 30.0  # until a process that has ended is known to have
+TOLD_SECONDS = 30.0  # until the end of a process is known
 
 
 class CopyFailed(Exception):
@@ -102,7 +102,7 @@ class Processes(Vector):
             self.busy, text = error.args[0].args
             raise Wrong(text) from None
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            # told by the process that forked it, which a busy machine may let wait
+            # reported by the process that forked it, which may be delayed on a busy machine
             multiprocessing.connection.wait([p.sentinel for p in self.env.processes], timeout=TOLD_SECONDS)
             ended = {i: p.exitcode for i, p in enumerate(self.env.processes) if p.exitcode is not None}
             self.busy, code = next(iter(ended.items()), (self.busy, "unknown"))

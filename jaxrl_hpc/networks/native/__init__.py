@@ -1,10 +1,10 @@
-"""The passes of a convolution as compiled calls on CPUs, several times quicker than XLA's own.
+"""The passes of a convolution as compiled calls on CPUs, several times faster than XLA's own.
 
     forward   y[n, p]  = b + scale Σ_u x[n, s p + u] W[u]
     weights   dW[u]    = scale Σ_np x[n, s p + u] dy[n, p]
     inputs    dx[n, q] = Σ_{s p + u = q} W[u] dy[n, p]
 
-Every pass has its like in plain operations, for programs that are exported: the library may not be where they
+Every pass has an equivalent in plain operations, for exported programs: the library may be missing where they
 are loaded. Results do not depend on the number of threads.
 """
 
@@ -28,8 +28,8 @@ from jaxrl_hpc.types import Array
 LIBRARY = Path(__file__).with_name("libconvolution.so")
 PREFIX = "jaxrl_hpc_convolution_"
 SYMBOLS = {"forward": "ConvolutionForward", "weights": "ConvolutionWeights", "inputs": "ConvolutionInputs"}
-AVX2, AVX512, BFLOAT16 = 1, 2, 3  # what a processor can do
-VECTOR = 16  # what is added up side by side, filters or channels of dx, comes in as many
+AVX2, AVX512, BFLOAT16 = 1, 2, 3  # instruction sets
+VECTOR = 16  # numbers of filters, or of channels of dx, must be multiples of this
 
 
 class Settings(NamedTuple):
@@ -43,14 +43,14 @@ class Settings(NamedTuple):
 
 @functools.cache
 def level() -> int:
-    """What the library can use of this processor; 0: it is not there, or the processor is another one."""
+    """The instruction set to use on this processor; 0: the library is missing, or does not support it."""
     if not register(LIBRARY, {PREFIX + name: symbol for name, symbol in SYMBOLS.items()}):
         return 0
     return int(ctypes.cdll.LoadLibrary(str(LIBRARY)).ConvolutionLevel())
 
 
 def suits(x: Array, kernel: Array, stride: int, half: bool) -> bool:
-    """Whether the library is the way to do a layer: x [N, H, W, C], kernel [k, k, C, F]."""
+    """Whether to use the library for a layer: x [N, H, W, C], kernel [k, k, C, F]."""
     side, _, channels, filters = kernel.shape
     if filters % VECTOR or side % stride or (half and channels % 2):
         return False

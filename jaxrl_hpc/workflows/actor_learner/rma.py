@@ -58,7 +58,7 @@ def over_windows(
     replay: Replay | None,
     total_env_steps: int,
 ) -> Workflow:
-    """The workflow; `options` are its own, beside those that the configs share."""
+    """The workflow; `options` are those that its config does not share with others."""
     options = options._replace(
         one_sided=config.one_sided, thread=config.progress_thread, deadline_seconds=config.deadline_seconds
     )

@@ -123,7 +123,7 @@ class ActorLearner(DistributedWorkflow):
     def join(self, job: Job) -> Role:
         if job.seeds > 1:
             raise UserError(
-                f"run.seeds is {job.seeds}: with actors on ranks of their own a job trains one seed; "
+                f"run.seeds is {job.seeds}: with actors on separate ranks a job trains one seed; "
                 "start a job per seed with run.seed=…"
             )
         roles = self.assign(job.ranks)

@@ -1,7 +1,7 @@
 """Workers that act and learn independently, and share parameters: pull, H iterations, push.
 
     worker w:  get parameters → H × ( unroll, K × learn ) → give the change ─┐
-        ↑──────────── parameters with everybody's changes ←── rule ←─────────┘
+        ↑──────────── parameters with all workers' changes ←─ rule ←─────────┘
 
 No worker waits for another. The rule defines how changes are combined (comm/params/exchange.py,
 comm/params/server.py), the optimiser is each worker's own or at the server

@@ -1,4 +1,5 @@
-"""Ranks that act and learn alone between exchanges: what a parameter server's runtime shares with gossip's.
+"""Ranks that act and learn alone between exchanges: the shared base of the parameter server's and gossip's
+runtimes.
 
 A chunk is a number of exchanges. Workers claim them from a counter, so that a slow one makes fewer and delays
 no other; a repeated run takes them from its schedule. At the end of a chunk all workers synchronise, and
@@ -35,7 +36,7 @@ class WorkerRuntime(WorkflowBase):
     """The part of a workflow that runs one worker."""
 
     title: ClassVar[str]  # of the workflow, in a sentence
-    members: ClassVar[str]  # what it calls those that exchange
+    members: ClassVar[str]  # its name for the ranks that exchange
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class WorkerRuntime(WorkflowBase):
         return self.job.watchdog
 
     def _steps(self, exchanges: int) -> int:
-        """Environment steps of all workers after so many exchanges."""
+        """Environment steps of all workers after this number of exchanges."""
         return self.warmup_steps + exchanges * self.steps_per_exchange
 
     def _check_seeds(self, job: Job) -> None:
@@ -86,7 +87,7 @@ class WorkerRuntime(WorkflowBase):
             )
 
     def _share_claims(self, comm: Any) -> None:
-        """Put the counter of exchanges where all workers reach it; collective, as freeing it is."""
+        """Make the shared counter of exchanges; making and freeing it is collective."""
         self._window = Window(comm, AtomicCounter.NBYTES)
         self.claims = AtomicCounter(self._window, 0, 0)
 
@@ -97,7 +98,7 @@ class WorkerRuntime(WorkflowBase):
             self._window.free()
 
     def _disconnect(self, finished: bool) -> None:
-        """Leave what parameters are exchanged by; together with all workers."""
+        """Disconnect from the exchange of parameters; collective."""
         raise NotImplementedError
 
     def _compile_worker(self, own: WorkerState) -> None:
