@@ -160,7 +160,7 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
 
         def policy_loss(params: PyTree) -> Array:
             chosen = policy(params, obs)
-            values = first_critic.apply(state.params["critic"], features(obs), chosen)[0]
+            values: Array = first_critic.apply(state.params["critic"], features(obs), chosen)[0]
             if not config.behaviour_cloning:
                 return -values.mean()
             size = jax.lax.stop_gradient(jnp.abs(values).mean()) + 1e-6
