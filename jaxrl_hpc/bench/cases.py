@@ -63,7 +63,7 @@ def our_config(work: Work) -> dict[str, Any]:
     }
     agent = config["agent"]
     if work.filters:
-        convolutions = {"filters": work.filters, "kernel": work.kernel, "stride": work.stride}
+        convolutions = {name: list(getattr(work, name)) for name in ("filters", "kernel", "stride")}
         agent["network"] = {**convolutions, "hidden": [work.width], "dtype": work.dtype}
         agent |= {"epochs": work.epochs, "minibatches": work.minibatches, "clip": work.clip}
         agent |= {"share_torso": True, "acting_values": True}  # as the peers do
@@ -110,9 +110,18 @@ def ppo(num_envs: int, **other: Any) -> Work:
 
 def atari(**other: Any) -> Work:
     """configs/atari_breakout_ppo.yaml."""
-    convolutions = {"filters": (16, 32), "kernel": (8, 4), "stride": (4, 2), "width": 256}
-    sizes = {"unroll_length": 128, "epochs": 3, "minibatches": 8, "clip": 0.1}
-    return Work("ppo", "Breakout-Atari", 8, **convolutions, **sizes, **other)
+    settings: dict[str, Any] = {
+        "filters": (16, 32),
+        "kernel": (8, 4),
+        "stride": (4, 2),
+        "width": 256,
+        "unroll_length": 128,
+        "epochs": 3,
+        "minibatches": 8,
+        "clip": 0.1,
+        **other,
+    }
+    return Work("ppo", "Breakout-Atari", 8, **settings)
 
 
 PLAIN = ("purejaxrl", "sbx", "stable_baselines3")  # DQN without the double estimator

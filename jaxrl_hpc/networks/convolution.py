@@ -77,7 +77,7 @@ def _library_backward(
         of_inputs = _plain_inputs
         if kernel.shape[2] % native.VECTOR == 0:
             of_inputs = native.one_pass("inputs", _plain_inputs)
-        dx = of_inputs(dy, kernel, settings=settings, sides=x.shape[1:3])
+        dx = of_inputs(dy, kernel, settings=settings, sides=(x.shape[1], x.shape[2]))
     dkernel = native.one_pass("weights", _plain_weights)(x, dy, settings=settings, side=kernel.shape[0])
     return dx, dkernel, dy.sum((0, 1, 2))
 
@@ -94,12 +94,14 @@ def _plain_forward(x: Array, kernel: Array, bias: Array, settings: native.Settin
 
 def _plain_weights(x: Array, dy: Array, settings: native.Settings, side: int) -> Array:
     kernel, bias = jnp.zeros((side, side, x.shape[-1], dy.shape[-1])), jnp.zeros(dy.shape[-1])
-    return jax.vjp(lambda w: _plain_forward(x, w, bias, settings), kernel)[1](dy)[0]
+    found: Array = jax.vjp(lambda w: _plain_forward(x, w, bias, settings), kernel)[1](dy)[0]
+    return found
 
 
 def _plain_inputs(dy: Array, kernel: Array, settings: native.Settings, sides: tuple[int, int]) -> Array:
     x, bias = jnp.zeros((dy.shape[0], *sides, kernel.shape[2])), jnp.zeros(dy.shape[-1])
-    return jax.vjp(lambda x: _plain_forward(x, kernel, bias, settings), x)[1](dy)[0]
+    found: Array = jax.vjp(lambda x: _plain_forward(x, kernel, bias, settings), x)[1](dy)[0]
+    return found
 
 
 def convolve(x: Array, kernel: Array, stride: int) -> Array:

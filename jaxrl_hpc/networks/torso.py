@@ -150,8 +150,8 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
     if kind == "auto":
         kind = "cnn" if rank == 3 else "mlp"
     if kind == "nature":
-        sizes = (32, 64, 64), (8, 4, 3), (4, 2, 1), config.hidden
-        return CNN(*sizes, config.activation, config.layer_norm, config.dtype)
+        stack = (32, 64, 64), (8, 4, 3), (4, 2, 1), config.hidden
+        return CNN(*stack, config.activation, config.layer_norm, config.dtype)
     if kind == "impala":
         return ResidualCNN(IMPALA, config.hidden, config.activation, config.layer_norm)
     if kind == "cnn":

@@ -66,12 +66,12 @@ def one_pass(name: str, plain: Callable[..., Array]) -> Callable[..., Array]:
 
     def by_call(*operands: Array, settings: Settings, **more: Any) -> Array:
         shape = jax.eval_shape(functools.partial(plain, settings=settings, **more), *operands)
-        attributes = {"stride": np.int64(settings.stride), "half": settings.half}
+        attributes: dict[str, Any] = {"stride": np.int64(settings.stride), "half": settings.half}
         attributes["level"] = np.int64(settings.level)
         if name != "inputs":
             attributes["scale"] = np.float32(settings.scale)
-        found: Array = jax.ffi.ffi_call(PREFIX + name, shape)(*operands, **attributes)
-        return found
+        target: Callable[..., Array] = jax.ffi.ffi_call(PREFIX + name, shape)
+        return target(*operands, **attributes)
 
     def shape_of(*operands: Any, **settings: Any) -> Any:
         structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
@@ -91,11 +91,11 @@ def one_pass(name: str, plain: Callable[..., Array]) -> Callable[..., Array]:
     mlir.register_lowering(primitive, lower, platform="cpu")
 
     def bind(*operands: Array, **settings: Any) -> Array:
-        @jax.custom_batching.sequential_vmap
         def once(*operands: Array) -> Array:
             found: Array = primitive.bind(*operands, **settings)
             return found
 
-        return once(*operands)
+        one_by_one: Callable[..., Array] = jax.custom_batching.sequential_vmap(once)  # when mapped
+        return one_by_one(*operands)
 
     return bind
