@@ -302,6 +302,7 @@ def test_a_live_page_reloads_itself_until_it_is_paused(tmp_path: Path) -> None:
             page.call("Target.getTargets")  # collects events
             time.sleep(0.05)
         assert page.requests.count(path.resolve().as_uri()) >= 2
+    with Browser() as page:
         page.open(write_report([run], path, reload_seconds=3600))
         assert page.accessibility() == []
         page.evaluate(
