@@ -69,7 +69,10 @@ def _deal(rows: PyTree, order: Array, axis: int) -> PyTree:
     """Rows in the given order [M, n] along an axis -> leaves [M, …, n, …]."""
 
     def deal(leaf: Array) -> Array:
-        return jax.vmap(lambda index: jnp.take(leaf, index, axis=axis, mode="clip"))(order)
+        def minibatch(index: Array) -> Array:
+            return leaf.at[(slice(None),) * axis + (index,)].get(mode="promise_in_bounds")
+
+        return jax.vmap(minibatch)(order)
 
     return jax.tree.map(deal, rows)
 

@@ -85,6 +85,7 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
     action_size = math.prod(spec.action_shape)
     policy_net = DeterministicActor(make_torso(config.network, spec), action_size)
     critic_net = Critics(config.network, spec, 2 if config.twin else 1)
+    first_critic = Critics(config.network, spec, 1)  # the policy follows this one: the other is not looked at
 
     def features(obs: Array) -> Array:
         return as_features(obs, spec, config.network.torso)
@@ -159,7 +160,7 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
 
         def policy_loss(params: PyTree) -> Array:
             chosen = policy(params, obs)
-            values = critics(state.params["critic"], obs, chosen)[0]
+            values: Array = first_critic.apply(state.params["critic"], features(obs), chosen)[0]
             if not config.behaviour_cloning:
                 return -values.mean()
             size = jax.lax.stop_gradient(jnp.abs(values).mean()) + 1e-6

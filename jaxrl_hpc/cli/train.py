@@ -156,13 +156,13 @@ def train_in(run_dir: Path, config: Config, ranks: Ranks, args: argparse.Namespa
             f"workflow {config.workflow.name!r} runs in one process, but this is a job of {ranks.size}: "
             "start it without mpirun, or use workflow.name=sharded"
         )
-    outcome = train(config, run_dir, resume=args.resume, overwrite=args.overwrite)
+
+    def told(summary: dict[str, Any]) -> None:
+        print(result_text(summary, run_dir), flush=True)
+
+    outcome = train(config, run_dir, resume=args.resume, overwrite=args.overwrite, told=told)
     mpi_ranks.stop()
-    if not outcome.finished:
-        return EXIT_SAVED
-    if outcome.speaks:
-        print(result_text(outcome.summary or {}, run_dir))
-    return 0
+    return 0 if outcome.finished else EXIT_SAVED
 
 
 def result_text(summary: dict[str, Any], run_dir: Path) -> str:

@@ -1,7 +1,8 @@
-"""The parts of gymnax that we use, imported without its plotting libraries.
+"""The parts of gymnax that we use, imported without its plotting libraries and without gymnasium.
 
-gymnax imports matplotlib and seaborn, and with them pandas and scipy.stats, to draw its games, which takes
-most of its import time. During its import here, placeholders replace them, which load them on first use.
+gymnax imports matplotlib and seaborn, and with them pandas and scipy.stats, to draw its games, and gymnasium
+to translate spaces, which takes most of its import time. During its import here, placeholders replace them,
+which load them on first use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+SPACES = ("gymnasium", "gymnasium.spaces")
 PLOTTING = ("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
 
 
@@ -22,6 +24,8 @@ class _Deferred(types.ModuleType):
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):  # of the import system, which looks at modules that it finds
             raise AttributeError(attribute)
+        if sys.modules.get(self.__name__) is self:  # still being imported: an annotation
+            return Any
         return getattr(importlib.import_module(self.__name__), attribute)
 
 
@@ -44,7 +48,7 @@ def deferred(*names: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-with deferred(*PLOTTING):
+with deferred(*SPACES, *PLOTTING):
     from gymnax import make as make
     from gymnax.environments import environment as environment
     from gymnax.environments import spaces as spaces

@@ -85,19 +85,30 @@ def _progress(run: RunData) -> Markup:
         '<progress max="1" value="{2:.4f}" aria-label="progress of {0}"></progress>'
         "<span>{3}</span><small>{4}</small></div>"
     ).format(run.name, state, share, text, values)
-    return html + (_ranks(states) if states else Markup(""))
+    return html + (_ranks(states, learners_of(run)) if states else Markup(""))
 
 
-def _ranks(states: Sequence[RankState]) -> Markup:
-    furthest = max(state.chunk for state in states)
+def learners_of(run: RunData) -> int:
+    """How many of the first ranks learn while the others act; 0 if all ranks have the same role."""
+    learners = run.setting("workflow", "learners")
+    return learners if isinstance(learners, int) else 0
+
+
+def behind(states: Sequence[RankState], learners: int) -> list[int]:
+    """How far each rank is behind the furthest one of its role: learners count chunks, actors unrolls."""
+    furthest: dict[bool, int] = {}
+    for state in states:
+        learns = state.rank < learners
+        furthest[learns] = max(furthest.get(learns, 0), state.chunk)
+    return [furthest[state.rank < learners] - state.chunk for state in states]
+
+
+def _ranks(states: Sequence[RankState], learners: int) -> Markup:
     lines = [
-        (
-            None,
-            [str(s.rank), s.host, s.phase, str(s.chunk), str(furthest - s.chunk), f"{duration(s.age)} ago"],
-        )
-        for s in states[:RANKS]
+        (None, [str(s.rank), s.host, s.phase, str(s.chunk), str(late), f"{duration(s.age)} ago"])
+        for s, late in zip(states[:RANKS], behind(states, learners), strict=False)
     ]
-    columns = ["Rank", "Host", "Phase", "Chunk", "Chunks behind", "Last update"]
+    columns = ["Rank", "Host", "Phase", "Chunk or unroll" if learners else "Chunk", "Behind", "Last update"]
     listed = f"{len(lines)} of {len(states)} ranks" if len(states) > RANKS else f"{len(states)} ranks"
     html = table_html(columns, lines, "Ranks of the job")
     return Markup("<details open><summary>{}</summary>{}</details>").format(listed, html)

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.report.data import RunData, load_run
-from jaxrl_hpc.report.live import rank_states
+from jaxrl_hpc.report.live import behind, learners_of, rank_states
 from jaxrl_hpc.report.page import fill, write_page
 from jaxrl_hpc.report.sections import number
 from jaxrl_hpc.report.style import words
@@ -121,9 +121,8 @@ def _live(run: RunData) -> str:
         if curves:
             parts.append(f"{word} {np.mean([one.values[-1] for one in curves]):.3g}")
     if states := rank_states(run.path / "ranks"):
-        behind = max(s.chunk for s in states) - min(s.chunk for s in states)
         late = max(states, key=lambda state: state.age)
-        parts.append(f"{len(states)} ranks, at most {behind} chunks apart")
+        parts.append(f"{len(states)} ranks, at most {max(behind(states, learners_of(run)))} chunks apart")
         parts.append(f"rank {late.rank} last updated {duration(late.age)} ago")
     return " · ".join(parts)
 

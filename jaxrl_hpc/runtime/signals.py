@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 AGAIN_SECONDS = 0.5  # a launcher may forward a signal that the terminal has already sent to all processes
-WORD = "\rSIGINT: saving after the current step; press Ctrl-C again to stop at once without saving\n"
+WORD = "\rSIGINT: saving after the current step; Ctrl-C again stops at once, unsaved\n"
 
 
 class StopSignals:

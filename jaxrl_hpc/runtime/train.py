@@ -36,7 +36,6 @@ class TrainResult(NamedTuple):
 
     finished: bool  # False: stopped by a signal after saving
     summary: dict[str, Any] | None
-    speaks: bool = True  # False on ranks that leave output to rank 0
 
 
 def lanes_of(config: Config) -> list[Lane]:
@@ -100,13 +99,15 @@ def train(
     segment: Segment | None = None,
     say: Callable[[str], None] = print,
     progress: type[Progress] = Progress,
+    told: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> TrainResult:
     """Train as the config says, in runs/<name> unless told otherwise.
 
     `overwrite` moves an earlier run of this folder to the trash once the new one has been checked.
 
     In a job of several ranks all of them call this; rank 0 writes files and output. `say` gets lines of text,
-    `progress` displays the run's progress.
+    `progress` displays the run's progress, `told` gets the summary once it is written, before pictures are
+    drawn.
     """
     lanes = lanes_of(config) if lanes is None else lanes
     ranks = machine.ranks_of(config)
@@ -129,7 +130,9 @@ def train(
         run, saved, summary = ranks.first_does(claim)
         if summary is not None:
             say(f"{run.path} is already finished")
-            return TrainResult(True, summary, ranks.first)
+            if ranks.first:
+                told(summary)
+            return TrainResult(True, summary)
         ranks.first_does(lambda: check_installed(config.run.trackers))
         config = engine.settle(config, ranks, saved.get("workflow", {}).get("engine", "auto"))
         config = with_seeds_mode(config, ranks.share(saved.get("run", {}).get("seeds_mode", "auto")))
@@ -165,7 +168,7 @@ def train(
         if not learns:
             finished = parts.workflow.assist(stop)
             ranks.barrier()
-            return TrainResult(finished, None, speaks=False)
+            return TrainResult(finished, None)
         what = "trial" if lanes[0].name else "seed"
         quiet = None if ranks.first else stack.enter_context(open(os.devnull, "w"))
         with Compiling(f"for {_number(lanes, what)} on {runner.describe()}", say, quiet) as compiling:
@@ -187,6 +190,14 @@ def train(
             summary = trainer.finish() if finished else None
         for writer in trainer.writers:
             writer.close()
+        if summary is not None:
+            results = summary
+
+            def conclude() -> None:
+                told(results)
+                trainer.draw(results)
+
+            ranks.first_does(conclude)
         if config.run.profile:
             trainer.trace.write(run.path)
             runner.ranks.barrier()
@@ -195,4 +206,4 @@ def train(
             done = f"{trainer.stopped_by}: saved at {trainer.env_steps:,} steps"
             say(f"{done}; continue with the same command, --run-dir {run.path} and --resume")
         ranks.barrier()  # a launcher may end the others as soon as one has exited
-        return TrainResult(finished, summary, ranks.first)
+        return TrainResult(finished, summary)

@@ -326,16 +326,21 @@ class Trainer:
         return self.ranks.first_does(lambda: self.conclude(final, wall, given_up))
 
     def conclude(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
-        """Summary and pictures."""
+        """The summary, written down."""
         summary = self.summarise(final, wall, given_up)
         if self.trials:
             summary["trials"] = summaries_of_lanes(self.parts, self.runner, final)
-        elif installed("matplotlib"):
+        self.run.write_summary(summary)
+        return summary
+
+    def draw(self, summary: dict[str, Any]) -> None:
+        """Pictures of the finished run, none of a sweep's trials. matplotlib's import takes half a second."""
+        if self.trials:
+            return
+        if installed("matplotlib"):
             draw_run(self.runner, self.config.agent.name, self.run, summary)
         else:
             self.say(f"no pictures, matplotlib is not installed: {how_to_install('plots')}")
-        self.run.write_summary(summary)
-        return summary
 
     def summarise(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
         counters, lanes = self.runner.counters(), len(self.runner.lanes)

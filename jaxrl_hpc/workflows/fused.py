@@ -220,12 +220,13 @@ def repeat(
     sums: ChunkSums | None = None,
 ) -> tuple[FusedState, ChunkSums]:
     """Iterations one after the other, added to the sums of earlier ones."""
+    once = jax.jit(iterate, inline=True)  # traced for its shapes, and not a second time for the loop
     if sums is None:
-        sums = ChunkSums(_zeros_like_shape(jax.eval_shape(lambda: iterate(state)[1])), Episodes.zero())
+        sums = ChunkSums(_zeros_like_shape(jax.eval_shape(once, state)[1]), Episodes.zero())
 
     def body(_: Array, loop: tuple[FusedState, ChunkSums]) -> tuple[FusedState, ChunkSums]:
         state, sums = loop
-        state, metrics, ended = iterate(state)
+        state, metrics, ended = once(state)
         return state, jax.tree.map(jnp.add, sums, ChunkSums(metrics, ended))
 
     result: tuple[FusedState, ChunkSums] = jax.lax.fori_loop(0, iterations, body, (state, sums))

@@ -19,6 +19,7 @@ import readme  # beside this file
 
 from jaxrl_hpc.bench import cases, train, train_tables
 from jaxrl_hpc.bench import growth as growth_bench
+from jaxrl_hpc.bench import start as start_bench
 from jaxrl_hpc.bench.threads import WORTH_IT
 from jaxrl_hpc.runtime import machine
 
@@ -33,6 +34,7 @@ KINDS = {
     "priorities": ["train", "--only", "priorities"],
     "pieces": ["pieces"],
     "growth": ["growth"],
+    "start": ["start"],
     "threads": ["threads"],
 }
 
@@ -41,12 +43,13 @@ def data_file(kind: str) -> Path:
     return DATA / f"bench_{kind}.json"
 
 
-def measure(quick: bool, only: list[str] | None, peer_options: list[str]) -> None:
+def measure(quick: bool, only: list[str] | None, peer_options: list[str], before: str | None) -> None:
     DATA.mkdir(exist_ok=True)
     for kind, arguments in KINDS.items():
         if kind in (only or KINDS):
             command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "bench", *arguments]
             command += peer_options if arguments[0] == "train" else []
+            command += ["--before", before] if before and kind == "start" else []
             subprocess.run([*command, "--json", str(data_file(kind)), *["--quick"] * quick], check=True)
 
 
@@ -253,6 +256,26 @@ def growth(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def start(report: dict[str, Any]) -> list[str]:
+    lines = [
+        "## From the prompt to the summary",
+        "Short runs of `jaxrl-hpc train` with an empty cache of compiled programs and with a full one "
+        "(`jaxrl-hpc bench start`), seconds: until the summary is printed, until the command has ended (it "
+        "draws pictures in between), and what the run itself calls compiling. *Before* is the version in the "
+        "folder given by `--before`, in turns with this one.",
+        "",
+        circumstances(report),
+        "",
+        "| run | cache | version | to the summary | CPU | to the end | CPU | compiling |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for line in report["lines"]:
+        figures = " | ".join(f"{line[figure]:.2f}" for figure in start_bench.FIGURES)
+        run = f"`{line['config']}`, {line['steps']:,} steps"
+        lines.append(f"| {run} | {line['cache']} | {line['version']} | {figures} |")
+    return [*lines, "", *(f"- {text}" for text in start_bench.goals(report["lines"])), ""]
+
+
 def threads(report: dict[str, Any]) -> list[str]:
     point, count = report["turning_point"], report["threads"]
     turn = f"from width {point} on" if point else "at no width tried"
@@ -291,6 +314,7 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
         "priorities": priorities,
         "pieces": pieces,
         "growth": growth,
+        "start": start,
         "threads": threads,
     }
     for kind, section in sections.items():
@@ -315,13 +339,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(KINDS), help="with --measure: only these")
     parser.add_argument("--peer-path", help="with --measure: a checkout of purejaxrl")
     parser.add_argument("--peer-python", help="with --measure: the Python that has the peers")
+    parser.add_argument("--before", help="with --measure: a checkout of an earlier version, for `start`")
     parser.add_argument("--rounds", help="with --measure: turns of every library")
     parser.add_argument("--seconds", help="with --measure: of a turn")
     args = parser.parse_args()
     if args.measure:
         names = ("peer-path", "peer-python", "rounds", "seconds")
         given = {f"--{name}": getattr(args, name.replace("-", "_")) for name in names}
-        measure(args.quick, args.only, [part for pair in given.items() if pair[1] for part in pair])
+        peers = [part for pair in given.items() if pair[1] for part in pair]
+        measure(args.quick, args.only, peers, args.before)
     reports = {kind: json.loads(data_file(kind).read_text()) for kind in KINDS if data_file(kind).exists()}
     if not reports:
         print("nothing is measured yet: add --measure", file=sys.stderr)

@@ -77,7 +77,7 @@ def test_without_room_for_the_real_window_on_one_rank_all_go_on_with_messages(tw
     assert results[-1] == {"full": {"1000": [True, True], "1048576": [False, False]}}
     (said,) = [line for line in output.splitlines() if line.startswith("one-sided memory")]
     assert "MiB of shared memory, but /dev/shm has 1 MiB: enlarge it" in said
-    assert said.endswith("two-sided messages, for which workflow.when_full=reject has no effect")
+    assert said.endswith("two-sided messages instead, for which workflow.when_full=reject has no effect")
 
 
 @pytest.mark.parametrize("kind", ["shared", "network"])

@@ -23,6 +23,7 @@ from jaxrl_hpc.metrics.parquet import MetricsWriter
 from jaxrl_hpc.report.charts import Chart
 from jaxrl_hpc.report.comparison import comparison
 from jaxrl_hpc.report.data import load_run, load_runs
+from jaxrl_hpc.report.live import RankState, behind
 from jaxrl_hpc.report.page import render_page, write_report
 from jaxrl_hpc.report.plots import main_metric, write_plots
 from jaxrl_hpc.report.sections import Section
@@ -190,6 +191,13 @@ def test_an_unfinished_run_shows_its_ranks(tmp_path: Path) -> None:
     assert "stopped; continue it with --resume" in text and "100k of 100k steps" in text
     assert "2 ranks" in text and re.search(r"1 node3 learning 5 2 ", text)
     assert "reloads every 5 s" in page
+
+
+def test_actors_are_not_compared_with_learners() -> None:
+    """A learner counts chunks, an actor unrolls."""
+    states = [RankState(rank, "node", "", chunk, 0.0) for rank, chunk in enumerate((48, 331, 332))]
+    assert behind(states, learners=1) == [0, 1, 0]
+    assert behind(states, learners=0) == [284, 1, 0]
 
 
 def test_watch_makes_the_page_until_the_run_has_finished(tmp_path: Path, monkeypatch, capsys) -> None:

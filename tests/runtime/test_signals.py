@@ -40,7 +40,7 @@ def test_at_a_terminal_the_second_time_ends_at_once(terminal, before, monkeypatc
         press()
         assert (stop.received, before) == ("SIGINT", [])
         word = os.read(terminal, 1000).decode()
-        assert "saving after the step under way" in word and len(word.strip()) <= 80
+        assert "saving after the current step" in word and len(word.strip()) <= 80
         press()  # as a launcher passes it on
         assert before == []
         monkeypatch.setattr(signals, "AGAIN_SECONDS", 0.0)

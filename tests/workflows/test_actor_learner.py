@@ -255,7 +255,7 @@ def test_roles():
     for arguments, text in (
         ((1, 0, 1, 0, False), "mpirun -n 3"),
         ((3, 0, 1, 4, False), "start 5 ranks"),
-        ((3, 0, 2, 0, False), "each learner needs an"),
+        ((3, 0, 2, 0, False), "each learner needs its own actor"),
     ):
         with pytest.raises(UserError, match=text):
             assign(None, *arguments)
