@@ -107,14 +107,14 @@ def table(report: dict[str, Any]) -> list[str]:
 
 
 def atari(report: dict[str, Any]) -> list[str]:
+    names = " ".join(case["name"] for case in report["cases"])
     return [
         "## Learning from images",
         "Breakout (Atari) by PPO with the sizes of `configs/atari_breakout_ppo.yaml`: 8 games, unrolls of "
         "128, 3 epochs of 8 minibatches, two convolutions (16 of 8 × 8, 32 of 4 × 4) and a layer of 256 "
         "shared by policy and value, four stacked frames of 84 × 84, four frames an action. Ours steps "
         "envpool, stable-baselines3 ale-py with its own Atari wrappers in one process, its default. A step "
-        f"is an action. Measured by `jaxrl-hpc bench train --only {' '.join(train.ATARI)}`, the libraries "
-        "taking turns.",
+        f"is an action. Measured by `jaxrl-hpc bench train --only {names}`, the libraries taking turns.",
         "",
         circumstances(report),
         "",
