@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 import yaml
 
+from jaxrl_hpc.bench.cases import CASES as CASES_OF_BENCH
 from jaxrl_hpc.metrics.parquet import without_clock
 
 RUN = {
@@ -144,7 +145,8 @@ class Worker:
     """`jaxrl_hpc.bench.worker` of one checkout, pinned to one core."""
 
     def __init__(self, checkout: Path, case: str) -> None:
-        command = [sys.executable, "-m", "jaxrl_hpc.bench.worker", "ours", case, "pinned"]
+        work = next(known.work for known in CASES_OF_BENCH if known.name == case)
+        command = [sys.executable, "-m", "jaxrl_hpc.bench.worker", "pinned", json.dumps(work._asdict())]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(
             command, env=environment(checkout), cwd="/", stderr=subprocess.DEVNULL, **pipes
@@ -157,7 +159,7 @@ class Worker:
 
     def cpu_per_update(self, seconds: float) -> float:
         assert self.process.stdin is not None
-        print(seconds, file=self.process.stdin, flush=True)
+        print(f"seconds {seconds}", file=self.process.stdin, flush=True)
         found = self.answer()
         return found["cpu_seconds"] / found["updates"]
 
