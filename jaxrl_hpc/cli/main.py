@@ -28,6 +28,7 @@ COMMANDS = {
     "list": ("jaxrl_hpc.cli.listing", "what there is: configs, agents, envs, workflows"),
     "show": ("jaxrl_hpc.cli.show", "all settings of a config, with meanings"),
     "train": ("jaxrl_hpc.cli.train", "train a config"),
+    "actor": ("jaxrl_hpc.cli.actor", "act for the learner of an elastic run, for as long as you like"),
     "runs": ("jaxrl_hpc.cli.runs", "list the runs in a folder; empty its trash"),
     "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
     "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
