@@ -1,7 +1,7 @@
 """Where the learner of a run waits for actors, and the token that proves that one may join it.
 
-actors.json in the run directory: written as a whole, mode 0600 from the first byte on, removed when the learner
-ends. Of one that was killed it stays behind, and nobody answers there.
+actors.json in the run directory: written as a whole, mode 0600 from the first byte on, removed when the
+learner ends. Of one that was killed it stays behind, and nobody answers there.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def read(folder: Path) -> LearnerAddress | None:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise UserError(
-                f"{path} is not yours alone (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}): what "
-                "stands in it could be anybody's; start the learner again"
+                f"{path} is not yours alone (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}): "
+                "others may know or have written what stands in it; start the learner again"
             )
         content = file.read(1 << 16)
     try:

@@ -1,7 +1,7 @@
 """A process that acts for the learner of an elastic run, found through its run directory.
 
-It waits for the learner, joins it, and acts. When the learner goes (killed, or its node lost) it waits for the
-next one and joins again. Every wait has a deadline.
+It waits for the learner, joins it, and acts. When the learner goes (killed, or its node lost) it waits for
+the next one and joins again. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -28,39 +28,38 @@ from jaxrl_hpc.types import Job
 from jaxrl_hpc.user_code import check_trusted
 from jaxrl_hpc.workflows.actor_learner.elastic import Elastic
 
-LOOK_SECONDS = 0.2  # between looks for the learner's address
+LOOK_SECONDS = 0.2  # between looks for the learner
 
 
-class Finished(Exception):
-    """There is nothing to act for any more."""
+class Over(Exception):
+    """There is nothing more to do; `code` is the exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 def act(
     run_dir: str | Path, wait_seconds: float, *, trust: bool = False, say: Callable[[str], None] = print
 ) -> int:
-    """Act until the run is finished (0), or this process or the learner is told to stop (75).
+    """Act until the run is finished (0), or this process or the learner is asked to stop (75).
 
-    UserError if no learner answers for `wait_seconds`, refuses this process, or runs something else.
+    UserError if no learner answers for `wait_seconds`, or if it refuses this process.
     """
-    folder = Path(run_dir)
     with StopSignals() as stop:
+        search = Search(Path(run_dir), wait_seconds, stop)
         try:
-            seek = Search(folder, wait_seconds, stop)
-            seek.address()
-            data = RunDirectory.existing(folder).read_config()
-            check_trusted(folder, data, trust)
-            with configs.mistakes_located(folder / "config.yaml"):
-                config = configs.from_dict(data)
-            return _act(config, seek, stop, say)
-        except Finished as end:
-            say(str(end))
-            return 0
-        except Stopped:
-            return EXIT_SAVED
-
-
-class Stopped(Exception):
-    """Asked to stop while waiting."""
+            while True:
+                search.address()
+                taken = search.run.config_path.read_bytes()
+                data = search.run.read_config()
+                check_trusted(search.folder, data, trust)
+                with configs.mistakes_located(search.run.config_path):
+                    config = configs.from_dict(data)
+                act_for(config, taken, search, say)  # returns if there is another config
+        except Over as over:
+            say(str(over))
+            return over.code
 
 
 class Search:
@@ -68,7 +67,7 @@ class Search:
 
     def __init__(self, folder: Path, seconds: float, stop: StopSignals) -> None:
         self.folder, self.seconds, self.stop = folder, seconds, stop
-        self.problem = ""
+        self.run = RunDirectory(folder)
         self.again()
 
     def again(self) -> None:
@@ -77,33 +76,33 @@ class Search:
 
     def address(self) -> address.LearnerAddress:
         """Of the learner, as soon as there is one."""
-        run = RunDirectory(self.folder)
         while True:
-            if self.folder.is_dir() and run.read_summary() is not None:
-                raise Finished(f"{self.folder} is finished: there is nothing left to act for")
-            found = address.read(self.folder) if run.config_path.is_file() else None
+            if self.folder.is_dir() and self.run.read_summary() is not None:
+                raise Over(f"{self.folder} is finished: there is nothing left to act for", 0)
+            found = address.read(self.folder) if self.run.config_path.is_file() else None
             if found is not None:
                 return found
-            self.pause(f"there is no {address.NAME}")
+            what = f"it has no {address.NAME}" if self.folder.is_dir() else "there is no such folder"
+            self.pause(what)
 
     def pause(self, problem: str) -> None:
         """Before the next attempt; UserError if there is no time left for one."""
-        self.problem = problem
         if self.stop.number:
-            raise Stopped
+            raise Over("asked to stop", EXIT_SAVED)
         if time.monotonic() > self.deadline:
             raise UserError(
-                f"{self.folder}: this actor waited {self.seconds:g} s for a learner ({self.problem}); start one "
-                f"with jaxrl-hpc train CONFIG --run-dir {self.folder} --resume"
+                f"{self.folder}: this actor waited {self.seconds:g} s for a learner ({problem}); start it: "
+                f"jaxrl-hpc train CONFIG --run-dir {self.folder} --resume"
             )
         time.sleep(LOOK_SECONDS)
 
 
-def _act(config: Config, seek: Search, stop: StopSignals, say: Callable[[str], None]) -> int:
-    folder, lanes = seek.folder, lanes_of(config)
+def act_for(config: Config, content: bytes, search: Search, say: Callable[[str], None]) -> None:
+    """Act with one config, for one learner after the other, until the run has another config."""
+    folder, stop, lanes = search.folder, search.stop, lanes_of(config)
     if config.workflow.name != "elastic":
         raise UserError(
-            f"{folder}: workflow {config.workflow.name!r} has no actors that come and go; they are for runs of "
+            f"{folder}: actors cannot join a run of workflow {config.workflow.name!r}, only one of "
             "workflow.name=elastic"
         )
     machine.prepare(config, len(lanes))
@@ -114,18 +113,21 @@ def _act(config: Config, seek: Search, stop: StopSignals, say: Callable[[str], N
     assert isinstance(flow, Elastic)
     with simulator_failures_told(parts.env):
         runner = make_runner(config, parts, lanes)
-        watchdog = Watchdog(Ranks(), folder / "ranks", 0.0)
+        watchdog = Watchdog(Ranks(), folder / "ranks", 0.0)  # records only
         job = Job(Ranks(), watchdog, folder, len(lanes), *runner.first_arguments(), stop=stop)
         flow.make_programs(job.hypers)
+        runs = flow.runs(content)
         while True:
-            found = seek.address()
+            found = search.address()
+            if search.run.config_path.read_bytes() != content:
+                return
             place = LearnerPlace(found.where(), found.port, found.public_key, found.token, str(found))
             try:
-                finished = flow.take_part(job, place, seek.deadline, say)
+                finished = flow.take_part(job, place, runs, search.deadline, say)
             except LearnerGone as gone:
                 if flow.took_part:
                     say(str(gone))
-                    seek.again()
-                seek.pause(str(gone))
+                    search.again()
+                search.pause(str(gone))
                 continue
-            return 0 if finished else EXIT_SAVED
+            raise Over(*(("the run is finished", 0) if finished else ("asked to stop", EXIT_SAVED)))

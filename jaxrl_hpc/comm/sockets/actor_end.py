@@ -1,7 +1,7 @@
 """A volatile actor's end of its connection to the learner.
 
-It has one connection, made once: what breaks it ends the membership, and the process joins again as a new member,
-with the state and the number that the learner then gives it.
+It has one connection, made once: what breaks it ends the membership, and the process joins again as a new
+member, with the state and the number that the learner then gives it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class SocketActor:
 
         self._zmq, self._place, self.sizes = zmq, place, sizes
         self._lost_seconds = lost_seconds
-        self._hello = json.dumps({"token": place.token, "runs": dict(runs), "who": str(this_process(0))}).encode()
+        hello = {"token": place.token, "runs": dict(runs), "who": str(this_process(0))}
+        self._hello = json.dumps(hello).encode()
         self.after = np.empty(sizes.state, np.uint8)  # the state after the unroll that is offered next
         self.number = -1
         self.begun = self.made = self.acknowledged = 0  # unrolls of the stream
@@ -127,6 +128,9 @@ class SocketActor:
             (self.number,) = NUMBER.unpack(bytes(frames[1]))
         elif kind == Frame.REFUSED:
             raise UserError(f"{self._place.who} refuses this actor: {bytes(frames[1]).decode()}")
+        elif kind == Frame.FULL:
+            (there,) = NUMBER.unpack(bytes(frames[1]))
+            raise LearnerGone(f"{self._place.who} has {there} actors, as many as workflow.actors allows")
         elif kind == Frame.ACKNOWLEDGED:
             (self.acknowledged,) = NUMBER.unpack(bytes(frames[1]))
         elif kind == Frame.PARAMETERS:
@@ -183,7 +187,9 @@ class SocketActor:
     def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.disable_monitor()
+            self._monitor.close(linger=0)
             self._socket.close(linger=0)
+            self._socket = None
 
     def told(self) -> str:
         """What it has done, for people."""

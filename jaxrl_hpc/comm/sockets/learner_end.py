@@ -1,15 +1,15 @@
 """A learner's end of the connections to volatile actors.
 
-An actor's number stands for a stream of unrolls 0, 1, 2, … and not for a process. Every unroll comes with the
-state that the actor has after it. When the learner takes an unroll, it acknowledges it and keeps that state: so at
-any time it can give the stream to another process, which goes on after the last acknowledged unroll. A stream has
-neither gaps nor repetitions, whoever made its parts.
+An actor's number stands for a stream of unrolls 0, 1, 2, … and not for a process. Every unroll comes with
+the state that the actor has after it. When the learner takes an unroll, it acknowledges it and keeps that
+state: so at any time it can give the stream to another process, which goes on after the last acknowledged
+unroll. A stream has neither gaps nor repetitions, whoever made its parts.
 
     arrived ── drain: state kept, acknowledged ──→ mailbox        the connection ends ──→ arrived: discarded
 
 What was sent and not acknowledged is made again by the next holder of the stream. An actor is lost when its
-connection is: at once if the process died, after `lost_seconds` if its host vanished or it was stopped. One that
-only takes long is not lost, and delays nobody.
+connection is: at once if the process died, after `lost_seconds` if its host vanished or it was stopped. One
+that only takes long is not lost, and delays nobody.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -40,7 +41,8 @@ from jaxrl_hpc.errors import UserError
 
 log = logging.getLogger(__name__)
 COUNTS = ("joined_actors", "left_actors", "lost_actors", "acknowledged_unrolls", "discarded_unrolls")
-PROBE_SECONDS = 1.0  # between looks whether connections still exist
+NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error)
+PROBE_SECONDS = 0.5  # between looks whether connections still exist
 FAREWELL_SECONDS = 5.0  # for the last messages to leave this process
 
 
@@ -122,7 +124,7 @@ class SocketLearner:
                 f"workflow.listen: actors cannot be waited for at {listen[0]}, port {listen[1] or 'any'}: "
                 f"{error.strerror}"
             ) from None
-        self.port = int(self._socket.get(zmq.LAST_ENDPOINT).decode().rpartition(":")[2])
+        self.port = int(self._socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
     @property
     def delivered(self) -> bool:
@@ -202,7 +204,7 @@ class SocketLearner:
             identity, frames = parts[0].bytes, [part.buffer for part in parts[1:]]
             try:
                 self._read(identity, frames)
-            except (ValueError, IndexError, KeyError, TypeError):  # not one of ours
+            except NONSENSE:
                 log.warning("a message that makes no sense came to the learner's port; its sender is ignored")
                 self._lose(identity)
         self._probe()
@@ -249,11 +251,7 @@ class SocketLearner:
         busy = {member.number for member in self.members.values()}
         number = next(n for n in range(len(busy) + 1) if n not in busy)
         if number >= self.admission.most:
-            self._refuse(
-                identity,
-                f"{len(busy)} actors are there already, as many as workflow.actors={self.admission.most} "
-                "allows",
-            )
+            self._send(identity, Frame.FULL.head, NUMBER.pack(len(busy)))  # one of them may be dead already
             return
         member = self.members[identity] = Member(number, str(told["who"]))
         self._counts["joined_actors"] += 1

@@ -2,7 +2,7 @@
 
     actor                                      learner
     HELLO     token, what it runs         →
-                                          ←    WELCOME its number, or REFUSED why
+                                          ←    WELCOME its number, or REFUSED, or FULL
     UNROLL    sequence, message, state    →
                                           ←    ACKNOWLEDGED unrolls so far
                                           ←    PARAMETERS version, buffer
@@ -10,8 +10,8 @@
     NOTE      control message             ⇄    NOTE
                                           ←    PROBE nothing: whether the connection still exists
 
-Everything is encrypted with the learner's public key (CurveZMQ), which stands in the run's address file beside
-the token: who cannot read that file cannot even greet. Nothing that comes is unpickled.
+Everything is encrypted with the learner's public key (CurveZMQ), which stands in the run's address file
+beside the token: who cannot read that file cannot even greet. Nothing that comes is unpickled.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Frame(IntEnum):
     GOT = 6
     NOTE = 7
     PROBE = 8
+    FULL = 9
 
     @property
     def head(self) -> bytes:
@@ -59,7 +60,7 @@ class SocketSizes(NamedTuple):
 
 
 class LearnerGone(Exception):
-    """The connection to the learner has ended; the run may go on elsewhere."""
+    """There is no connection to a learner, or not for this process at present; it may try again."""
 
 
 def note(

@@ -1,6 +1,6 @@
 """A learner whose actors come and go while it runs: `async` over sockets instead of MPI.
 
-    learner:  jaxrl-hpc train CONFIG --run-dir RUN         actors, any number at any time:  jaxrl-hpc actor RUN
+    learner:  jaxrl-hpc train CONFIG --run-dir RUN       actors, any number at any time:  jaxrl-hpc actor RUN
 
 Messages, learning, staleness and metrics are those of `async`. An actor finds the learner through the run
 directory (runs/address.py), is given the next unroll of a stream to make, and may die at any moment: what was
@@ -16,7 +16,6 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.runs import address
 from jaxrl_hpc.schema import static
-from jaxrl_hpc.types import Agent, Env, Job, Metrics, PyTree, Replay, Role, StopRequest, Workflow
+from jaxrl_hpc.types import Agent, Env, Job, Metrics, Replay, Role, Workflow
 from jaxrl_hpc.workflows.actor_learner.arrival_log import ArrivalRecorder, file_of
 from jaxrl_hpc.workflows.actor_learner.config import ActorLearnerConfig, make_learning
 from jaxrl_hpc.workflows.actor_learner.elastic_actor import VolatileActor
@@ -114,7 +113,7 @@ class Elastic(ActorLearner):
     def join(self, job: Job) -> Role:
         if job.seeds > 1:
             raise UserError(
-                f"run.seeds is {job.seeds}: an elastic run trains one seed; start one per seed with run.seed=…"
+                f"run.seeds is {job.seeds}: it trains one seed; start a run per seed, with run.seed=…"
             )
         if job.replay_schedule:
             raise UserError(
@@ -131,12 +130,11 @@ class Elastic(ActorLearner):
             acting.message.nbytes, acting.params.nbytes, acting.state.nbytes, self.config.in_flight
         )
 
-    def runs(self, folder: Path) -> dict[str, Any]:
-        """What an actor and its learner must have in common."""
-        content = (folder / "config.yaml").read_bytes()
+    def runs(self, config: bytes) -> dict[str, Any]:
+        """What an actor and its learner must have in common; `config` is the run's file."""
         return {
             "version of jaxrl_hpc": jaxrl_hpc.__version__,
-            "hash of config.yaml": hashlib.sha256(content).hexdigest()[:16],
+            "hash of config.yaml": hashlib.sha256(config).hexdigest()[:16],
             "layout of unrolls": self.acting.message.fingerprint,
             "layout of parameters": self.acting.params.fingerprint,
             "layout of states": self.acting.state.fingerprint,
@@ -149,14 +147,12 @@ class Elastic(ActorLearner):
         job, config, saved = self.job, self.config, self.restored or ActorSnapshot.nothing(self.acting)
         began = time.perf_counter() - self.seconds_before
         self._token = address.new_token()
+        runs = self.runs((job.folder / "config.yaml").read_bytes())
         self.channel = SocketLearner(
             self.sizes(),
-            Admission(self._token, self.runs(job.folder), config.actors, config.lost_seconds),
+            Admission(self._token, runs, config.actors, config.lost_seconds),
             (config.listen, config.port),
-            {
-                int(number): Stream(int(self.acting.state.unpack(np.array(packed)).sequence), np.array(packed))
-                for number, packed in zip(saved.ids, saved.states, strict=True)
-            },
+            {int(a): self._stream(np.array(s)) for a, s in zip(saved.ids, saved.states, strict=True)},
             dict(zip(COUNTS, map(int, saved.counts), strict=False)),
             milliseconds=lambda: round(1000 * (time.perf_counter() - began)),
         )
@@ -167,9 +163,7 @@ class Elastic(ActorLearner):
             self.acting,
             Link(self.roles, self.channel, self.channel, job.watchdog),
             saved,
-            MailboxRules(
-                config.max_lag, 0, functools.partial(count_given_up_elsewhere, self.learning.env)
-            ),
+            MailboxRules(config.max_lag, 0, functools.partial(count_given_up_elsewhere, self.learning.env)),
             ArrivalSchedule(record),
             add=self.ranks.add,
             seconds_before=self.seconds_before,
@@ -179,6 +173,9 @@ class Elastic(ActorLearner):
         address.write_own(job.folder, self.channel.port, self.channel.public_key.decode(), self._token)
         log.warning("the learner is ready for actors: jaxrl-hpc actor %s", job.folder)
         return state
+
+    def _stream(self, state: np.ndarray) -> Stream:
+        return Stream(int(self.acting.state.unpack(state).sequence), state)
 
     def warmup(self, state: ActorLearnerState) -> ActorLearnerState:
         try:
@@ -250,6 +247,7 @@ class Elastic(ActorLearner):
         self,
         job: Job,
         place: LearnerPlace,
+        runs: dict[str, Any],
         deadline: float,
         say: Callable[[str], None],
     ) -> bool:
@@ -258,6 +256,7 @@ class Elastic(ActorLearner):
         Args:
           job: with the run's folder, key, hypers, and requests to stop.
           place: of the learner.
+          runs: what this process runs (`runs`).
           deadline: by which it must have answered (time.monotonic).
           say: tells what happens.
 
@@ -265,12 +264,12 @@ class Elastic(ActorLearner):
         """
         stop = job.stop
         assert stop is not None
-        self._forget_simulators()
-        channel = SocketActor(place, self.sizes(), self.runs(job.folder), self.config.lost_seconds)
+        channel = SocketActor(place, self.sizes(), runs, self.config.lost_seconds)
         try:
             self.took_part = False
             channel.join(deadline, lambda: bool(stop.number))
             self.took_part = True
+            self._renew_simulators(channel)
             say(f"actor {channel.number} of {job.folder} ({place.who})")
             actor = VolatileActor(
                 self.acting,
@@ -290,10 +289,18 @@ class Elastic(ActorLearner):
         finally:
             channel.close()
 
-    def _forget_simulators(self) -> None:
-        """Those of an earlier membership."""
-        if self.learning.env.external:
-            self.learning.env.host.simulators.forget()
+    def _renew_simulators(self, channel: SocketActor) -> None:
+        """Not those of an earlier membership, and none that are seeded as those of another actor."""
+        if not self.learning.env.external:
+            return
+        simulators = self.learning.env.host.simulators
+        simulators.forget()
+        if self._seed is None:
+            self._seed = int(simulators.seed)
+        mixed = np.random.SeedSequence([self._seed, 1 + channel.number, channel.begun])
+        simulators.seed = int(mixed.generate_state(1)[0] >> 1)
+
+    _seed: int | None = None  # of the run
 
 
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:

@@ -1,7 +1,7 @@
 """A volatile actor: as any other (actor.py), but it may leave, and its learner may go.
 
-It sends the state after each unroll along with it. A signal concerns it alone: it makes no further unroll, tells
-the learner, and leaves when what it sent has been acknowledged.
+It sends the state after each unroll along with it. A signal concerns it alone: it makes no further unroll,
+tells the learner, and leaves when what it sent has been acknowledged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The mailbox of a learner whose actors come and go: whoever is there, and nobody at times.
 
-What differs from `mailbox.Mailbox`: an iteration's unrolls are taken only when all of them are here, so that a
-wait can be broken off with nothing half done; and a snapshot asks nobody, since the transport has the state of
-every stream after its last acknowledged unroll (comm/sockets/learner_end.py).
+What differs from `mailbox.Mailbox`: an iteration's unrolls are taken only when all of them are here, so that
+a wait can be broken off with nothing half done; and a snapshot asks nobody, since the transport has the state
+of every stream after its last acknowledged unroll (comm/sockets/learner_end.py).
 """
 
 from __future__ import annotations
