@@ -205,6 +205,7 @@ def _ends(zmq: Any) -> set[int]:
     """Events after which a connection is not there."""
     return {
         zmq.EVENT_DISCONNECTED,
+        zmq.EVENT_CLOSED,
         zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
         zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
         zmq.EVENT_HANDSHAKE_FAILED_AUTH,
