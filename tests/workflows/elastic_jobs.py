@@ -1,4 +1,4 @@
-"""Elastic runs for tests and studies: a learner's process, actors' processes, and what must hold in the end."""
+"""Elastic runs for tests and studies: a learner, actors as processes, and what must hold in the end."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 python -m tests.workflows.mortal_actor RUN_DIR UNROLLS HOW
 
-HOW: `before` or `after`: killed before or after it has sent its last unroll; `acting`: in the midst of making one
-more; `leave`: it gets SIGTERM; `stay`: nothing happens to it.
+HOW: `before` or `after`: killed before or after it has sent its last unroll; `acting`: in the midst of making
+one more; `leave`: it gets SIGTERM; `stay`: nothing happens to it.
 """
 
 from __future__ import annotations
