@@ -3,9 +3,9 @@
     python scripts/studies/elastic.py --seeds 10        runs, about 4 minutes a seed on two cores
     python scripts/studies/elastic.py --page            write docs/results/elastic.md from its JSON
 
-Both kinds train workflows/cartpole_impala_elastic with two actors at a time. In a disturbed run 20 actors are killed
-and 4 leave, after numbers of unrolls drawn at random, and each is replaced by another process. Every run's accounts
-are checked (tests/workflows/elastic_jobs.py). Runs that are in docs/results/elastic.json are not repeated.
+Both kinds train workflows/cartpole_impala_elastic with two actors at a time. In a disturbed run 20 actors are
+killed and 4 leave, after numbers of unrolls drawn at random, and each is replaced by another process. Every
+run's accounts are checked (tests/workflows/elastic_jobs.py). Runs that are in its JSON stay.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ def page(found: dict[str, Any]) -> str:
         "# Actors that come and go",
         "",
         "Made by `python scripts/studies/elastic.py --page`. CartPole-v1 by IMPALA "
-        "(`workflows/cartpole_impala_elastic`, 500k steps, two actors at a time), with actors that are killed "
-        "and replaced, and without.",
+        "(`workflows/cartpole_impala_elastic`, 500k steps, two actors at a time), with actors that are "
+        "killed and replaced, and without.",
         "",
-        f"In each disturbed run {KILLS} actors were killed (before, after or in the midst of sending an unroll) "
-        f"and {LEAVES} left, after 1 to {LONGEST} unrolls. In every run each acknowledged unroll was learned from "
-        "exactly once, which is checked from the recorded order of arrivals.",
+        f"In each disturbed run {KILLS} actors were killed (before, after or in the midst of sending an "
+        f"unroll) and {LEAVES} left, after 1 to {LONGEST} unrolls. In every run each acknowledged unroll was "
+        "learned from exactly once, which is checked from the recorded order of arrivals.",
         "",
-        "| runs | seeds | final return, IQM [95 % interval] | actors joined, lost, left | unrolls acknowledged "
-        "| learned from | too old | discarded |",
+        "| runs | seeds | final return, IQM [95 % interval] | actors joined, lost, left "
+        "| unrolls acknowledged | learned from | too old | discarded |",
         "|---" * 8 + "|",
     ]
     for kind in kinds:
@@ -111,7 +111,8 @@ def page(found: dict[str, Any]) -> str:
             f"Disturbed − undisturbed, mean return at the end: "
             f"{text(difference(scores['disturbed'], scores['undisturbed']), 1)}.",
         ]
-    lines += ["", f"{found['machine']}; version {found['version']}, commit `{found['commit']}`.", ""]
+    machine = "; ".join(f"{name} {value}" for name, value in found["machine"].items())
+    lines += ["", f"{machine}; version {found['version']}, commit `{found['commit']}`.", ""]
     return "\n".join(lines)
 
 
