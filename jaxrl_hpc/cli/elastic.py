@@ -56,10 +56,13 @@ def run(args: argparse.Namespace) -> int:
     new = args.action == "submit"
     run_dir = Path(args.run_dir)
     config = check(args, run_dir) if new else check_exists(run_dir)
-    if args.actors > config.workflow.actors:
+    learner = slurm_config(args.slurm, "--slurm")
+    actor = slurm_config([*args.slurm, *args.actor_slurm], "--actor-slurm") if args.actor_slurm else learner
+    at_once = min(args.actors, actor.at_once or args.actors)
+    if at_once > config.workflow.actors:
         raise UserError(
-            f"--actors is {args.actors}, but workflow.actors={config.workflow.actors} allows no more at the "
-            "same time"
+            f"--actors: at most workflow.actors={config.workflow.actors} can be there at the same time, not "
+            f"{at_once}; raise that, or set --actor-slurm at_once={config.workflow.actors}"
         )
     jobs = ElasticJobs(
         run_dir=run_dir,
@@ -67,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         overrides=args.overrides if new else [],
         actors=args.actors,
         wait_seconds=args.wait,
-        learner=slurm_config(args.slurm, "--slurm"),
-        actor=slurm_config([*args.slurm, *args.actor_slurm], "--actor-slurm"),
+        learner=learner,
+        actor=actor,
         trust=args.trust or new,
     )
     if args.dry_run:

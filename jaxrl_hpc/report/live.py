@@ -29,6 +29,7 @@ NOW = (
     "learner_idle",
     "actor_idle",
     "dropped_unrolls",
+    "actors",
 )
 RANKS = 256  # listed; a job of thousands has a table that nobody reads
 

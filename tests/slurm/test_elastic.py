@@ -75,11 +75,11 @@ def test_what_is_refused(tmp_path):
         (["add", tmp_path / "none"], "there is no run directory"),
         (
             ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--actors", "99"],
-            "allows no more",
+            "at most workflow.actors=16",
         ),
         (
             ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--slurm", "tme=3"],
-            "--slurm.tme: there is no such",
+            "--slurm.tme: unknown key",
         ),
         (["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--slurm", "x"], "key=value"),
     ):
