@@ -42,10 +42,10 @@ def run(kind: str, seed: int, folder: Path) -> dict[str, Any]:
     settings = [f"run.seed={seed}", "run.record_schedule=true", "run.tensorboard=false"]
     began = time.perf_counter()
     with elastic_jobs.processes() as started:
-        started.append(elastic_jobs.learner(CONFIG, folder, *settings))
+        learner = elastic_jobs.LearnerProcess(CONFIG, folder, *settings)
+        started.append(learner)
         elastic_jobs.disturb(folder, fates, started, at_once=AT_ONCE, seconds=SECONDS)
-        output = started[0].communicate(timeout=SECONDS)[0]
-        assert started[0].returncode == 0, output
+        assert learner.finish(SECONDS) == 0, learner.text
     summary = elastic_jobs.accounts(folder, STEPS_PER_UNROLL)
     assert summary["lost_actors"] == len([how for _, how in fates if how != "leave"])
     kept = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -20,43 +22,90 @@ import numpy as np
 from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
 from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
+from tests.workflows import mortal_actor
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTS = ("joined_actors", "left_actors", "lost_actors", "acknowledged_unrolls", "discarded_unrolls")
 DEATHS = ("before", "after", "acting")
 
 
+class ActorProcess:
+    """An actor that dies, leaves or stays (mortal_actor.py), in a process of its own.
+
+    A server that has imported everything forks them, so that most of a start is not repeated.
+    """
+
+    _forks = multiprocessing.get_context("forkserver")
+    _forks.set_forkserver_preload(["tests.workflows.mortal_actor"])
+    _number = itertools.count()
+
+    def __init__(self, folder: Path, unrolls: int = 0, how: str = "stay") -> None:
+        self.how = how
+        self.output = folder.with_name(f"{folder.name}-actor-{next(self._number)}.log")
+        arguments = (str(folder), unrolls, how, str(self.output))
+        self._process = self._forks.Process(target=mortal_actor.live, args=arguments, daemon=True)
+        self._process.start()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text() if self.output.exists() else ""
+
+    def finish(self, seconds: float) -> int | None:
+        """The exit code, None if it goes on for longer."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+
+
+class LearnerProcess:
+    """jaxrl-hpc train."""
+
+    def __init__(self, config: Path, folder: Path, *more: str, **environment: str) -> None:
+        train = ["-m", "jaxrl_hpc.cli.main", "train", str(config), "--run-dir", str(folder), *more]
+        self._process = subprocess.Popen(
+            [sys.executable, *train],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | environment,
+        )
+        self.text = ""
+        self.signal = self._process.send_signal
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def finish(self, seconds: float) -> int:
+        """The exit code; `text` is its whole output then."""
+        self.text = self._process.communicate(timeout=seconds)[0]
+        return self._process.returncode
+
+    def end(self) -> None:
+        self._process.kill()
+        if self._process.stdout and not self._process.stdout.closed:
+            self._process.communicate()
+
+
+Process = ActorProcess | LearnerProcess
+
+
 @contextlib.contextmanager
-def processes() -> Iterator[list[subprocess.Popen[str]]]:
+def processes() -> Iterator[list[Process]]:
     """Whatever is put into the list is gone at the end."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Process] = []
     try:
         yield started
     finally:
         for process in started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-
-
-def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """A Python process whose output is kept."""
-    return subprocess.Popen(
-        [sys.executable, "-m", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"} | environment,
-    )
-
-
-def learner(config: Path, folder: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
-    return start("jaxrl_hpc.cli.main", "train", str(config), "--run-dir", str(folder), *more, **environment)
-
-
-def actor(folder: Path, unrolls: int = 0, how: str = "stay", **environment: str) -> subprocess.Popen[str]:
-    return start("tests.workflows.mortal_actor", str(folder), str(unrolls), how, **environment)
+            process.end()
 
 
 def lives(count: int, leaving: int, longest: int, seed: int) -> list[tuple[int, str]]:
@@ -68,29 +117,26 @@ def lives(count: int, leaving: int, longest: int, seed: int) -> list[tuple[int, 
 
 
 def disturb(
-    folder: Path,
-    fates: list[tuple[int, str]],
-    started: list[subprocess.Popen[str]],
-    *,
-    at_once: int,
-    seconds: float,
-) -> None:
-    """Actors that die or leave, each replaced by the next; in the end as many that stay."""
+    folder: Path, fates: list[tuple[int, str]], started: list[Process], *, at_once: int, seconds: float
+) -> list[ActorProcess]:
+    """Actors that die or leave, each replaced by the next; in the end as many that stay, which are given."""
     waiting = [*fates, *[(0, "stay")] * at_once]
-    running: list[tuple[subprocess.Popen[str], str]] = []
-    deadline = time.monotonic() + seconds
+    running: list[ActorProcess] = []
+    learner, deadline = started[0], time.monotonic() + seconds
     while waiting:
+        assert learner.poll() is None or all(how == "stay" for _, how in waiting), (
+            "the learner ended too soon"
+        )
         assert time.monotonic() < deadline, f"{len(waiting)} actors were not started within {seconds:.0f} s"
-        for process, how in [pair for pair in running if pair[0].poll() is not None]:
-            running.remove((process, how))
-            output = process.communicate()[0]
-            expected = {"leave": 75, "stay": 0}.get(how, -signal.SIGKILL)
-            assert process.returncode == expected, f"{how}: {process.returncode}\n{output}"
+        for process in [process for process in running if process.poll() is not None]:
+            running.remove(process)
+            expected = {"leave": 75, "stay": 0}.get(process.how, -signal.SIGKILL)
+            assert process.poll() == expected, f"{process.how}: {process.poll()}\n{process.text}"
         while waiting and len(running) < at_once:
-            unrolls, how = waiting.pop(0)
-            running.append((actor(folder, unrolls, how), how))
-            started.append(running[-1][0])
+            running.append(ActorProcess(folder, *waiting.pop(0)))
+            started.append(running[-1])
         time.sleep(0.01)  # between looks
+    return [process for process in running if process.how == "stay"]
 
 
 def entries(folder: Path) -> list[list[int]]:

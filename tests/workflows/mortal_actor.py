@@ -1,9 +1,7 @@
-"""An actor that dies or leaves after so many unrolls, for tests.
+"""An actor that dies or leaves after so many unrolls, for tests: what runs in its process.
 
-python -m tests.workflows.mortal_actor RUN_DIR UNROLLS HOW
-
-HOW: `before` or `after`: killed before or after it has sent its last unroll; `acting`: in the midst of making
-one more; `leave`: it gets SIGTERM; `stay`: nothing happens to it.
+`before` or `after`: killed before or after it has sent its last unroll; `acting`: in the midst of making one
+more; `leave`: it gets SIGTERM; `stay`: nothing happens to it.
 """
 
 from __future__ import annotations
@@ -47,11 +45,10 @@ def arrange(unrolls: int, how: str) -> None:
     VolatileActor.act = dying  # type: ignore[method-assign]
 
 
-def main() -> None:
-    folder, unrolls, how = sys.argv[1:]
-    arrange(int(unrolls), how)
+def live(folder: str, unrolls: int, how: str, output: str) -> None:
+    """Act for a run; what is said goes to a file."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    arrange(unrolls, how)
     sys.exit(act(folder, 600.0, say=lambda text: print(text, flush=True)))
-
-
-if __name__ == "__main__":
-    main()

@@ -144,8 +144,13 @@ class SocketLearner:
 
     def _give(self, identity: bytes) -> None:
         """The newest parameters, unless earlier ones are still on their way: a slow actor skips versions."""
-        member = self.members[identity]
-        if self._latest is None or member.sent is not None or member.seen == self._latest[0]:
+        member = self.members.get(identity)
+        if (
+            member is None
+            or self._latest is None
+            or member.sent is not None
+            or member.seen == self._latest[0]
+        ):
             return
         version, params = self._latest
         member.sent = member.seen = version
