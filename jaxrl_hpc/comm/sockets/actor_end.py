@@ -71,6 +71,7 @@ class SocketActor:
         self._context = zmq.Context()
         self._socket: Any = None
         self._monitor: Any = None
+        self._ended = False  # the connection; what came before may still be read
 
     def join(self, deadline: float, stopped: Callable[[], bool]) -> None:
         """Become a member; LearnerGone once `deadline` (time.monotonic) has passed without an answer, or if
@@ -83,6 +84,7 @@ class SocketActor:
     def _reach(self, host: str, deadline: float, stopped: Callable[[], bool]) -> bool:
         zmq = self._zmq
         self._disconnect()
+        self._ended = False
         self._socket = self._context.socket(zmq.DEALER)
         configure(self._socket, self._lost_seconds)
         self._socket.set(zmq.RECONNECT_IVL, -1)
@@ -149,7 +151,8 @@ class SocketActor:
         self._read()
         if self._notes:  # the learner's last word may be one
             return
-        if _ends(self._zmq) & self._events():
+        self._ended = self._ended or bool(_ends(self._zmq) & self._events())
+        if self._ended:
             self._read()
             if not self._notes:
                 raise LearnerGone(f"the connection to {self._place.who} has ended")
