@@ -47,7 +47,7 @@ train: install
 	$(BIN)/jaxrl-hpc report runs/$(CONFIG)
 
 # Slurm and Chromium are used where they are installed; else the tests that need them skip, and the summary says so
-PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --durations 15
+PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15
 test: install
 	$(PYTEST)
 
@@ -70,7 +70,8 @@ TORCH := torch==2.13.0
 	$(PEERS)/pip install --quiet "$(TORCH)+cpu" || \
 	  $(PEERS)/pip install --quiet $(TORCH_INDEX:%=--index-url %) "$(TORCH)"
 	$(PEERS)/pip install --quiet "$$(sed -n 's/^\(jax==[^ ]*\).*/\1/p' requirements.lock)" \
-	  "$$(sed -n 's/^\(gymnax==[^ ]*\).*/\1/p' requirements.lock)" rejax==0.1.3 sbx-rl==0.28.0 stable-baselines3==2.9.2 flashbax
+	  "$$(sed -n 's/^\(gymnax==[^ ]*\).*/\1/p' requirements.lock)" rejax==0.1.3 sbx-rl==0.28.0 stable-baselines3==2.9.2 flashbax \
+	  "gymnasium[atari]" opencv-python-headless
 	@touch $@
 
 bench: install .venv-bench/.installed

@@ -36,6 +36,11 @@ LIBRARIES = {
     "jaxrl_hpc.ops.libthreefry": Library(
         "jaxrl_hpc/ops/threefry.cc", (), "random numbers take longer on CPUs"
     ),
+    "jaxrl_hpc.networks.native.libconvolution": Library(
+        "jaxrl_hpc/networks/native/convolution.cc",
+        ("jaxrl_hpc/networks/native/passes.h",),
+        "convolutions take longer on CPUs",
+    ),
     "jaxrl_hpc.envs.external.libpulse": Library(
         "jaxrl_hpc/envs/external/pulse.cc", (), "envpool's steps have no deadline"
     ),

@@ -29,6 +29,9 @@ suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included"]
 html_theme = "furo"
 html_title = f"jaxrl_hpc {release}"
 html_copy_source = False
+html_show_copyright = False
+html_static_path = ["_static"]
+html_js_files = ["accessible.js"]
 
 api_reference.write_reference(HERE / "reference" / "api.md")
 config_reference.write_reference(HERE / "reference" / "config.md")

@@ -49,24 +49,20 @@ if TYPE_CHECKING:
     from jaxrl_hpc.types import Transition as Transition
     from jaxrl_hpc.types import Workflow as Workflow
 
-# name -> module that has it, or that it is
-_NAMES = {
-    "train": "jaxrl_hpc.api.training",
-    "load": "jaxrl_hpc.api.run",
-    "compare": "jaxrl_hpc.api.run",
-    "sweep": "jaxrl_hpc.api.sweep",
-    "Run": "jaxrl_hpc.api.run",
-    "Comparison": "jaxrl_hpc.api.run",
-    "Sweep": "jaxrl_hpc.api.sweep",
-    "Policy": "jaxrl_hpc.api.policy",
-    "UserError": "jaxrl_hpc.errors",
-    "Agent": "jaxrl_hpc.types",
-    "Env": "jaxrl_hpc.types",
-    "Replay": "jaxrl_hpc.types",
-    "Transition": "jaxrl_hpc.types",
-    "Workflow": "jaxrl_hpc.types",
+_HOMES = {
+    "jaxrl_hpc.api.training": ("train",),
+    "jaxrl_hpc.api.run": ("load", "compare", "Run", "Comparison"),
+    "jaxrl_hpc.api.sweep": ("sweep", "Sweep"),
+    "jaxrl_hpc.api.policy": ("Policy",),
+    "jaxrl_hpc.errors": ("UserError",),
+    "jaxrl_hpc.types": ("Agent", "Env", "Replay", "Transition", "Workflow"),
+    # names themselves
+    "jaxrl_hpc.config": (),
+    "jaxrl_hpc.networks": (),
+    "jaxrl_hpc.ops": (),
+    "jaxrl_hpc.rollout": (),
+    "jaxrl_hpc.scaling": (),
 }
-_NAMES |= {name: f"{__name__}.{name}" for name in ("config", "networks", "ops", "rollout", "scaling")}
 
 __all__ = [
     "Agent",
@@ -95,8 +91,8 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker knows the names above, and no others
-    __getattr__, _ = lazy_names(__name__, _NAMES)
+if not TYPE_CHECKING:  # for type checkers, only the names above exist
+    __getattr__, _ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

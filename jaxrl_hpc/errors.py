@@ -19,7 +19,7 @@ class UserError(Exception):
 
 
 def os_error_sentence(error: OSError) -> str:
-    """What the operating system refused, and for which file."""
+    """The operating system's error as a sentence, with the file."""
     names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     what = error.strerror or str(error) or type(error).__name__
     return f"{names + ': ' if names else ''}{what}{ADVICE.get(error.errno or 0, '')}"
@@ -33,14 +33,14 @@ def os_errors_told() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.errno is None:  # a library's own use of the class: a traceback tells more
+        if error.errno is None:  # raised by a library for its own purposes: a traceback is more useful
             raise
         raise UserError(os_error_sentence(error)) from error
 
 
 @contextlib.contextmanager
 def file_named(path: object) -> Iterator[None]:
-    """Errors of reading and writing an open file name it, as those of opening it do."""
+    """Adds the file's name to errors of reading and writing an open file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Optional dependencies: which extra of the package brings a module, and what to say where it is missing."""
+"""Optional dependencies: the extra that installs a module, and the message where it is missing."""
 
 from __future__ import annotations
 

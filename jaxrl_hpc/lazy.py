@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str]
+    package: str, homes: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package.
+    """`__getattr__` and `__dir__` of a package, which lists these names only.
 
     Args:
       package: its `__name__`.
-      homes: name -> full name of the module that has it, or of the module that it is.
+      homes: full name of a module -> names that the package takes from it. If it is a module of the package,
+        its own name is one too.
     """
+    places = {name: home for home, names in homes.items() for name in names}
+    modules = {home.rpartition(".")[2]: home for home in homes if home.rpartition(".")[0] == package}
 
     def find(name: str) -> Any:
-        if name not in homes:
+        if name in places:
+            value = getattr(importlib.import_module(places[name]), name)
+        elif name in modules:
+            value = importlib.import_module(modules[name])
+        else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(homes[name])
-        value = module if homes[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*places, *modules})
 
     return find, names

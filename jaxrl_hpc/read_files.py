@@ -1,6 +1,4 @@
-"""Text, JSON and YAML from files that anybody may have written: whatever is wrong is one UserError that names
-the file.
-"""
+"""Reads untrusted text, JSON and YAML: any problem is one UserError that names the file."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ MAX_VALUES = 1_000_000  # in YAML, aliases written out
 
 
 def read_text(path: Path | str) -> str:
-    """The text of a file in UTF-8; UserError names the file if there is none, or it is no text."""
+    """The text of a file in UTF-8; UserError if it is missing or not text."""
     try:
         return Path(path).read_bytes().decode()
     except OSError as error:
@@ -54,7 +52,7 @@ for _first in "-+0123456789":
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int], depth: int = 1) -> int:
-    """Values that a node stands for, with every alias written out; refuses too many, too deep and circles."""
+    """Number of values of a node with aliases expanded; refuses too many, deep nesting and cycles."""
     if depth > MAX_DEPTH:
         raise _not_yaml(f"nested deeper than {MAX_DEPTH} levels", node)
     known = sizes.setdefault(id(node), 0)
@@ -71,7 +69,7 @@ def _expanded(node: yaml.Node, sizes: dict[int, int], depth: int = 1) -> int:
             raise _not_yaml("an anchor refers to itself", part)
     sizes[id(node)] = total = 1 + sum(_expanded(part, sizes, depth + 1) for part in inner)
     if total > MAX_VALUES:
-        raise _not_yaml(f"more than {MAX_VALUES:,} values, aliases written out", node)
+        raise _not_yaml(f"more than {MAX_VALUES:,} values with aliases expanded", node)
     return total
 
 
@@ -80,7 +78,7 @@ def _not_yaml(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 
 
 def _check_keys(node: yaml.Node, seen: set[int]) -> None:
-    """A key that stands twice in a mapping is a mistake: YAML would take the last one."""
+    """Refuse duplicate keys in a mapping: YAML would silently use the last one."""
     if id(node) in seen or isinstance(node, yaml.ScalarNode):
         return
     seen.add(id(node))
@@ -88,7 +86,7 @@ def _check_keys(node: yaml.Node, seen: set[int]) -> None:
         keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for index, key in enumerate(keys):
             if key in keys[:index]:
-                raise _not_yaml(f"{key[1]!r} stands here twice", node.value[index][0])
+                raise _not_yaml(f"{key[1]!r} appears twice", node.value[index][0])
         for pair in node.value:
             for part in pair:
                 _check_keys(part, seen)
@@ -98,7 +96,7 @@ def _check_keys(node: yaml.Node, seen: set[int]) -> None:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Plain data from YAML; UserError names the source and the line of what is wrong."""
+    """Plain data from YAML; UserError names the source and the line of a problem."""
     loader = None
     try:
         loader = _Loader(text)
@@ -115,7 +113,7 @@ def parse_yaml(text: str, source: str) -> Any:
         raise UserError(f"{source}{where}: not valid YAML ({problem})") from None
     except RecursionError:
         raise UserError(f"{source}: not valid YAML (nested deeper than {MAX_DEPTH} levels)") from None
-    except ValueError as error:  # numbers with thousands of digits, days that are in no calendar
+    except ValueError as error:  # numbers with thousands of digits, invalid dates
         raise UserError(f"{source}: not valid YAML ({error})") from None
     finally:
         if loader is not None:

@@ -1,9 +1,9 @@
 """Acting: the only place that builds a Transition.
 
-Every environment copy has a logical id, and its random stream comes from that id alone, so that the
-same copies see the same randomness however they are spread over devices and ranks. An episode that
-ends resets at once; `next_obs` is what the step led to before that, and `discount` is zero only
-where the episode terminated: a time limit is bootstrapped through.
+Every environment copy has a logical id, and its random stream comes from that id alone, so that a copy sees
+the same randomness however copies are distributed over devices and ranks. An episode that ends resets at
+once; `next_obs` is the observation before that reset, and `discount` is zero only where the episode
+terminated: agents bootstrap through time limits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Episodes(NamedTuple):
 
 
 class RolloutState(NamedTuple):
-    """B environment copies on their way."""
+    """State of B environment copies between steps."""
 
     env: PyTree  # state of the copies
     obs: PyTree  # [B, …] to act on next
@@ -51,7 +51,7 @@ def start(env: Env, agent: Agent, key: Array, ids: Array) -> RolloutState:
 
 
 def build_transition(obs: PyTree, action: Array, step: EnvStep, extras: PyTree) -> Transition:
-    """One step of B copies as the agent will see it."""
+    """One step of B copies in the form that agents learn from."""
     return Transition(
         obs=obs,
         action=action,
@@ -68,7 +68,7 @@ def _select(last: Array, fresh: PyTree, old: PyTree) -> PyTree:
 
 
 class Choice(NamedTuple):
-    """What an agent does in B copies, and the keys that go with it."""
+    """An agent's actions in B copies, and the keys of this step."""
 
     action: Array  # [B, …]
     carry: PyTree  # [B, …] after acting
@@ -166,7 +166,7 @@ class Evaluation(NamedTuple):
 def _estimated(
     estimate: Callable[..., Array], agent: Agent, actor_params: PyTree, key: Array, number: int, greedy: bool
 ) -> Evaluation:
-    """What episodes would return, where none can be played. Agents without memory only."""
+    """Estimated returns where no episodes can be played. Agents without memory only."""
 
     def act(obs: PyTree, keys: Array) -> Array:
         carry = agent.carry(jnp.arange(keys.shape[0], dtype=jnp.int32))
@@ -198,7 +198,7 @@ def evaluate(
         counted = alive.astype(jnp.float32)
         info = {name: total + counted * outcome.info[name] for name, total in info.items()}
         returns, length = returns + counted * outcome.reward, length + counted
-        if "dropped" in outcome.info:  # another episode takes the place of one that was dropped
+        if "dropped" in outcome.info:  # replaces a dropped episode
             again = jnp.logical_and(alive, outcome.info["dropped"] > 0)
             returns, length = jnp.where(again, 0.0, returns), jnp.where(again, 0.0, length)
             info = {n: total if n == "dropped" else jnp.where(again, 0.0, total) for n, total in info.items()}

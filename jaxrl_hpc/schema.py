@@ -42,19 +42,19 @@ class ComponentConfig(Schema):
 
 
 class AgentConfig(ComponentConfig):
-    """Settings of an agent, and what suits it where a config leaves it open."""
+    """Settings of an agent, and its defaults for other sections."""
 
     suitable_replay: ClassVar[str] = ""  # its usual replay; empty: it learns from trajectories
     suitable_unroll: ClassVar[int] = 0  # steps of every copy per iteration; 0: the workflow's choice
 
     @property
     def window(self) -> int:
-        """Consecutive steps that it learns from at once."""
+        """Length of the windows of consecutive steps that it learns from."""
         return 1
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:
-        """Of its network, to estimate threads and memory; () if there is nothing to say."""
+        """Layer widths of its network, to estimate threads and memory; () if unknown."""
         return ()
 
     @property
@@ -82,8 +82,8 @@ def static(
     """A field that is fixed at compile time.
 
     Args:
-      changeable: it may differ between a run and its continuation. per_shard: one of S equal parts of a run
-      gets an S-th of it: it must be a multiple of S ("exact"), or the
+      changeable: it may differ between a run and its continuation.
+      per_shard: each of S equal parts of a run gets 1/S of it: it must be a multiple of S ("exact"), or the
         part is rounded up.
       bounds: as in pydantic (gt, ge, lt, le, …).
     """

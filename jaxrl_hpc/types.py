@@ -1,4 +1,4 @@
-"""The few types that every part of the package shares. Imports nothing of ours.
+"""The types shared by all parts of the package. Imports no other module of the package.
 
 Letters in shape comments: T time, B environment copies, N replay samples, n window length.
 """
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 class EnvSpec(NamedTuple):
-    """What an agent may know of an environment. Static, hashable up to the numpy bounds."""
+    """Description of an environment for agents. Static, hashable up to the numpy bounds."""
 
     name: str
     obs_shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class EnvStep(NamedTuple):
     """One step of B environment copies that reset themselves."""
 
     obs: PyTree  # [B, …] to act on next: after a reset where the episode ended
-    final_obs: PyTree  # [B, …] what the step led to: BEFORE any reset
+    final_obs: PyTree  # [B, …] observation after the step, BEFORE any reset
     reward: Array  # [B] float32
     terminated: Array  # [B] bool
     truncated: Array  # [B] bool
@@ -75,10 +75,10 @@ class EnvStep(NamedTuple):
 
 
 class HostHooks(NamedTuple):
-    """What the host does for an environment, beside its compiled steps. None: nothing of the kind."""
+    """Host functions of an environment, besides its compiled steps. None: not available."""
 
     simulators: Any = None  # keeps simulators that live outside of the program (envs/external/host.py)
-    external: bool = False  # the copies' state is theirs: not saved, never vmapped
+    external: bool = False  # they own the copies' state: not saved, never vmapped
     summarise: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     # sums of info over episodes [episodes] -> evaluation metrics per episode or scalar
     picture: Callable[..., None] | None = None
@@ -87,10 +87,10 @@ class HostHooks(NamedTuple):
     draw: Callable[..., None] | None = None  # (matplotlib axes, one observation) draws it
     for_evaluation: Env | None = None  # to evaluate in, with simulators of its own; None: the same one
     recorded: Callable[[], Dataset] | None = None
-    # transitions that stand for the environment, which cannot be acted in: `estimate` replaces episodes
+    # recorded transitions instead of an environment to act in: `estimate` replaces episodes
     estimate: Callable[[Callable[[PyTree, Array], Array], Array, int], Array] | None = None
     # (greedy act(obs [N, …], key [N]) -> action, key, number) -> returns [number] from recorded starts
-    read_recording: Callable[[str], Dataset] | None = None  # a file of the real machine's own format
+    read_recording: Callable[[str], Dataset] | None = None  # reads a file in the real machine's own format
 
 
 class Env(NamedTuple):
@@ -103,7 +103,7 @@ class Env(NamedTuple):
 
     @property
     def external(self) -> bool:
-        """Whether the copies' state lives outside of the program."""
+        """Whether the copies' state is outside of the program."""
         return self.host.external
 
     def with_hooks(self, **hooks: Any) -> Env:
@@ -112,7 +112,7 @@ class Env(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """Leading axes [T, B] out of an unroll, [n, N] out of a replay. Built only in rollout.py."""
+    """Leading axes [T, B] from an unroll, [n, N] from a replay. Built only in rollout.py."""
 
     obs: PyTree  # […, *obs_shape]
     action: Array  # […, *action_shape]
@@ -124,7 +124,7 @@ class Transition(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What an agent learns from."""
+    """Data that an agent learns from."""
 
     data: Transition
     weight: Array  # [N] importance weights, 1 where sampling was uniform
@@ -132,7 +132,7 @@ class Batch(NamedTuple):
 
 
 class LearnerState(NamedTuple):
-    """All that learning carries along."""
+    """State of learning."""
 
     params: PyTree
     target: PyTree  # target networks, () if none
@@ -140,11 +140,11 @@ class LearnerState(NamedTuple):
     hypers: dict[str, Array]  # traced scalars: a sweep varies them without recompiling
     aux: PyTree  # running statistics, counters of the agent's own, () if none
     step: Array  # [] int32 updates so far
-    progress: Array  # [] float32 part of the run's budget that is used up; the workflow sets it
+    progress: Array  # [] float32 elapsed fraction of the run's budget; set by the workflow
 
 
 class UpdateInfo(NamedTuple):
-    """What one gradient reports."""
+    """Results of a gradient besides the gradient itself."""
 
     metrics: Metrics  # scalars
     priority: Array  # [N] new replay priorities (positive, before alpha); () if none
@@ -159,25 +159,26 @@ class Windows(NamedTuple):
 
 
 class Unrolls(NamedTuple):
-    """Whole unrolls [T, B], each learned from once, as they were made."""
+    """Whole unrolls [T, B], each learned from once."""
 
     length: int = 1
     batch_size: int = 0
 
 
 class Agent(NamedTuple):
-    """An algorithm as pure functions. `gradient` and `apply` are apart because the mean over
-    devices and ranks stands between them and belongs to the workflow."""
+    """An algorithm as pure functions. `gradient` and `apply` are separate because the workflow averages
+    gradients over devices and ranks between them."""
 
     needs: Windows | Unrolls  # what it learns from
-    init: Callable[..., LearnerState]  # (key, hypers); those of `rl.agents` know their hypers
-    actor: Callable[[LearnerState], PyTree]  # everything an actor needs, and no more
+    init: Callable[..., LearnerState]  # (key, hypers); hypers are optional for agents of `rl.agents`
+    actor: Callable[[LearnerState], PyTree]  # the parameters that an actor needs
     carry: Callable[[Array], PyTree]  # env ids [B] -> per-copy actor state [B, …], () if none
     act: Callable[..., tuple[Array, PyTree, PyTree]]
     # (actor_params, carry, obs [B], key [B], greedy: static bool) -> (action, carry, extras)
     gradient: Callable[[LearnerState, Batch, Array], tuple[PyTree, UpdateInfo]]
-    # the gradients, or {"params": gradients, …} with scalars on which `apply` depends: it may be called at
-    # a later step, elsewhere, with a mean of gradients. Whatever decides both stands here, not in the state
+    # the gradients, or {"params": gradients, …} with scalars on which `apply` depends: it may be called at a
+    # later step, elsewhere, with a mean of gradients. Anything that both depend on belongs here, not in the
+    # state
     apply: Callable[..., LearnerState]
     # (state, gradients, statistics): means and sums over shards of what `gradient` gave
     minibatches: Callable[[LearnerState, Batch, Array], Batch] | None = None
@@ -188,13 +189,13 @@ class Agent(NamedTuple):
     update_statistics: Callable[[LearnerState, PyTree], LearnerState] | None = None
     after_step: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]] | None = None
     # (actor_params, carry, step [B]) -> (carry, extras) once a step's reward is known; before any reset
-    stochastic: bool = False  # the policy is a distribution over actions: exports can draw from it too
+    stochastic: bool = False  # the policy is a distribution over actions, from which exports can draw
     origin: Any = None  # settings and sizes it was made with, to check that parts fit (api/parts.py)
 
 
 @struct.dataclass
 class Ring:
-    """A ring of rows. A checkpoint writes only rows added since the one before it.
+    """A ring of rows. A checkpoint writes only rows added since the previous one.
 
     Row i of every leaf belongs to slot i; slots are written in order, over and over.
     """
@@ -204,8 +205,8 @@ class Ring:
 
 
 class SharedReplay(NamedTuple):
-    """Sampling a memory that is divided over S shards as one: functions of one shard, or of the L shards of a
-    device. The workflow moves data between them. N is the batch of all shards together."""
+    """Samples a memory that is divided over S shards as a single one: functions of one shard, or of the L
+    shards of a device. The workflow moves data between them. N is the batch of all shards together."""
 
     mass: Callable[[PyTree], tuple[PyTree, Array]]  # state -> (state, [] share in the whole)
     offer: Callable[[PyTree, Array, Array, Array], Array]
@@ -226,11 +227,11 @@ class Replay(NamedTuple):
     sample: Callable[..., Batch]  # (state, key, progress) -> windows [n, N]
     prioritise: Callable[[PyTree, Array, Array], PyTree]  # (state, index [N], priority [N])
     min_steps: int  # environment steps after which it may be sampled (static)
-    shared: SharedReplay | None = None  # None: shards that sample alone are as good
+    shared: SharedReplay | None = None  # None: independent sampling of shards is equivalent
     drawable: Callable[[PyTree], Array] | None = None
     # state -> [] share of its complete windows that a sample can draw; counts all, so not for every update
     has_priorities: bool = True  # False: it ignores them
-    capacity: int = 0  # transitions that it keeps (static); 0: not known
+    capacity: int = 0  # transitions that it keeps (static); 0: unknown
     origin: Any = None  # settings and sizes it was made with, to check that parts fit (api/parts.py)
 
 
@@ -242,10 +243,10 @@ class Role(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a run tells its workflow when all processes of the job join."""
+    """Arguments of a run for its workflow when all processes of the job join."""
 
     ranks: Ranks  # all processes
-    watchdog: Watchdog  # to be told of every phase and of progress in it
+    watchdog: Watchdog  # gets every phase, and progress in it
     folder: Path  # of the run
     seeds: int  # trained in this job
     key: Array  # [] of the first seed, for `Workflow.init`
@@ -257,13 +258,13 @@ class Job(NamedTuple):
 
 
 class StopRequest(Protocol):
-    """Whether the run has been asked to stop."""
+    """Whether the run has been requested to stop."""
 
-    number: int  # of the signal, 0 if none came
+    number: int  # number of the signal, 0 if none
 
 
 class Store(Protocol):
-    """Checkpoints of a workflow. Processes that learn call all of it together."""
+    """Checkpoints of a workflow. All methods are collective among processes that learn."""
 
     def latest(self) -> int | None:
         """The step of the newest checkpoint; None if there is none."""
@@ -275,7 +276,7 @@ class Store(Protocol):
         Args:
           step: its number, the iterations of the run so far.
           states: one state per seed (or one for all of them if they are stacked).
-          host: what else belongs to the run, as JSON.
+          host: other data of the run, as JSON.
         """
         ...
 
@@ -292,7 +293,7 @@ class Store(Protocol):
 
 
 class Placement(NamedTuple):
-    """How a state is spread over devices."""
+    """How a state is distributed over devices."""
 
     state: int  # bytes on each of them
     here: int = 1  # devices of this process
@@ -300,9 +301,9 @@ class Placement(NamedTuple):
 
 
 class Workflow(Protocol):
-    """How acting and learning share the machine: all that a run needs to know of it.
+    """How acting and learning share the machine: the interface between a run and its workflow.
 
-    Its state is the whole of the run, as far as this process holds it. A traceable workflow gives pure
+    Its state is this process's part of the whole run. A traceable workflow gives pure
     functions, which the runner compiles, donates, places on devices and repeats over seeds. Any other
     compiles its own programs and is called on the host, in this order:
 
@@ -340,7 +341,7 @@ class Workflow(Protocol):
         ...
 
     def join(self, job: Job) -> Role:
-        """Become part of a job, together with all its processes.
+        """Become part of a job; collective.
 
         Returns:
           the role of this process. Only those that learn go on; the others call `assist`.
@@ -348,10 +349,10 @@ class Workflow(Protocol):
         ...
 
     def assist(self, stop: StopRequest) -> bool:
-        """What a process that does not learn does until it is released.
+        """Run a process that does not learn until it is released.
 
         Args:
-          stop: requests that came to this process, to be passed on to those that learn.
+          stop: requests received by this process, to be forwarded to those that learn.
 
         Returns:
           whether the run is finished.
@@ -372,12 +373,11 @@ class Workflow(Protocol):
         ...
 
     def placement(self, shape: PyTree) -> Placement:
-        """How a state of these shapes is spread over devices; for the estimate of memory."""
+        """How a state of these shapes is distributed over devices; for the estimate of memory."""
         ...
 
     def start(self, state: PyTree) -> PyTree:
-        """Place a fresh or restored state on devices and begin to train it, with helpers where there are
-        any."""
+        """Place a fresh or restored state on devices and start training, with helpers if there are any."""
         ...
 
     def warmup(self, state: PyTree) -> PyTree:
@@ -401,7 +401,7 @@ class Workflow(Protocol):
         ...
 
     def host_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """What is logged of a chunk's metrics, once they are on the host. May refuse to go on."""
+        """Metrics of a chunk to log, once they are on the host. May raise to end the run."""
         ...
 
     def learner(self, state: PyTree) -> LearnerState:
@@ -422,11 +422,11 @@ class Workflow(Protocol):
         ...
 
     def stop_request(self) -> tuple[int, int]:
-        """(signal, rank) of a request to stop that came to a helper; zeros if none."""
+        """(signal, rank) of a request to stop received by a helper; zeros if none."""
         ...
 
     def describe(self) -> str:
-        """Where the run takes place, for people; empty: the runner says it."""
+        """Description of where the run takes place; empty: the runner describes it."""
         ...
 
     def summary_extras(self) -> dict[str, Any]:
@@ -438,5 +438,5 @@ class Workflow(Protocol):
         ...
 
     def close(self, finished: bool) -> None:
-        """Training is over, finished or stopped: release helpers. The last checkpoint is saved after it."""
+        """Release helpers after training has finished or stopped. The last checkpoint is saved afterwards."""
         ...

@@ -1,8 +1,9 @@
-"""Code that a config names as `module:attribute`: how it is imported, and whose configs may name it.
+"""Code that a config names as `module:attribute`: how it is imported, and which configs are trusted.
 
-Whoever gives a config on the command line, or to a function, trusts it. The config in a run directory may be
-somebody else's, and evaluating it would import what it names. So a run that this user trained is entered in
-the user's state folder; any other run directory whose config names code is refused without `--trust`.
+A config given on the command line, or to a function, is trusted. The config in a run directory may be
+somebody else's, and evaluating it would import the code that it names. So runs that this user trained are
+recorded in the user's state folder; any other run directory whose config names code is refused without
+`--trust`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NAME = r"^[\w.]+:\w+$"
 CODE = re.compile(r"[^\W\d][\w.]*:.+", re.DOTALL)  # also ids of Gymnasium, such as ale_py:ALE/Pong-v5
 SECTIONS = ("agent", "env", "replay", "workflow")  # of a config: what may name code
 PACKAGE = "jaxrl_hpc"
-TRUST_HELP = "import code that the config in the folder names, also if somebody else made it"
+TRUST_HELP = "import code named by the config in the folder, even if somebody else made it"
 
 
 def in_one_line(error: BaseException) -> str:
@@ -40,8 +41,8 @@ _appended: list[str] = []  # what this module has added to sys.path
 
 
 def search_in(folders: Iterable[str | Path]) -> None:
-    """Modules are looked for in these folders and in the working directory, in this order, after all other
-    places. Folders of earlier calls come after them."""
+    """Search these folders and the working directory for modules, in this order, after all other places.
+    Folders of earlier calls come after them."""
     found = [os.path.abspath(folder) for folder in (*folders, os.getcwd())]
     ours = list(dict.fromkeys([*found, *_appended]))
     kept = [path for path in sys.path if path not in _appended]
@@ -50,13 +51,13 @@ def search_in(folders: Iterable[str | Path]) -> None:
 
 
 def search_working_directory() -> None:
-    """Modules are looked for in the working directory too, after the installed packages."""
+    """Search the working directory for modules too, after the installed packages."""
     if os.getcwd() not in sys.path:
         search_in(())
 
 
 def folder_of(name: str) -> str | None:
-    """The folder from which `module:attribute` is imported; None if it is installed, or not there.
+    """The folder from which `module:attribute` is imported; None if it is installed or missing.
 
     Nothing is imported.
     """
@@ -77,13 +78,13 @@ def folder_of(name: str) -> str | None:
 
 
 def check_same_module(name: str, folders: Iterable[str], field: str) -> None:
-    """Refuse another module of the same name than the one in the folders that a run was made with."""
+    """Refuse a different module with the same name as the one in the folders of a run."""
     root = name.partition(":")[0].partition(".")[0]
     meant = [f for f in folders if any(os.path.exists(os.path.join(f, r)) for r in (root, f"{root}.py"))]
     if meant and (found := folder_of(name)) not in meant:
         raise UserError(
             f"{field}: module {root!r} comes from {found or 'the installed packages'}, but the run was made "
-            f"with that in {meant[0]}: use a new process, and other names for different modules"
+            f"with the one in {meant[0]}: use a new process, and other names for different modules"
         )
 
 
@@ -99,7 +100,7 @@ def import_module(name: str, field: str) -> Any:
 
     Args:
       name: of the module.
-      field: of the config that names it, for the sentence that says what is wrong.
+      field: of the config that names it, for error messages.
     """
     search_working_directory()
     try:
@@ -107,7 +108,7 @@ def import_module(name: str, field: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or name
         if not (name == missing or name.startswith(f"{missing}.")):
-            raise UserError(f"{field}: {name} needs module {missing!r}, which is not there") from None
+            raise UserError(f"{field}: {name} needs module {missing!r}, which is missing") from None
         raise UserError(
             f"{field}: there is no module {missing!r}; a file {missing.split('.')[0]}.py is looked for in "
             f"{', '.join(dict.fromkeys([*_appended, os.getcwd()]))} and among the installed packages"
@@ -117,7 +118,7 @@ def import_module(name: str, field: str) -> Any:
 
 
 def import_attribute(name: str, field: str, kind: type | tuple[type, ...] = object) -> Any:
-    """What `module:attribute` means; `kind` is what a hint may suggest instead of an unknown attribute."""
+    """Resolve `module:attribute`; hints for an unknown attribute suggest others of this `kind`."""
     module_name, _, attribute = name.partition(":")
     module = import_module(module_name, field)
     if not hasattr(module, attribute):
@@ -131,8 +132,8 @@ def import_attribute(name: str, field: str, kind: type | tuple[type, ...] = obje
 def named_code(config: Mapping[str, Any], parts: Sequence[str] = SECTIONS) -> dict[str, str]:
     """Dotted name of a setting -> `module:attribute`, for all code outside of this package.
 
-    Looks at plain data, validated or not, and imports nothing. Any text of that form counts, since some
-    settings are handed on to other libraries. `parts`: the keys of the config to look into.
+    Inspects plain data, validated or not, and imports nothing. Any string of that form counts, since some
+    settings are passed to other libraries. `parts`: the keys of the config to look into.
     """
     code = {name: text for part in parts for name, text in _code_in(config.get(part), part)}
     run = config.get("run")
@@ -160,7 +161,8 @@ def _code_in(value: Any, name: str) -> Iterator[tuple[str, str]]:
 def check_trusted(
     folder: str | Path, config: Mapping[str, Any], trust: bool = False, parts: Sequence[str] = SECTIONS
 ) -> None:
-    """UserError if the config of a directory names code, and neither `trust` nor this user vouches for it."""
+    """UserError if the config of a directory names code that is trusted neither by `trust` nor by its
+    record."""
     code = named_code(config, parts)
     if not code or trust or _entry(folder, code).is_file():
         return
@@ -168,12 +170,12 @@ def check_trusted(
     others = f" (and {len(code) - 1} more)" if len(code) > 1 else ""
     raise UserError(
         f"{folder}: {field} imports the module {name.partition(':')[0]!r}{others}, code from outside of this "
-        "package, and you did not start this here yourself: if you trust it, repeat the command with --trust"
+        "package, and you did not make this run yourself: if you trust it, repeat the command with --trust"
     )
 
 
 def remember_trusted(folder: str | Path, config: Mapping[str, Any], parts: Sequence[str] = SECTIONS) -> None:
-    """Enter a directory that this user made. One file per entry, so that writers do not meet.
+    """Record a directory that this user made. One file per entry, so that writers do not conflict.
 
     Where the state folder cannot be written, later commands need --trust.
     """
@@ -192,12 +194,12 @@ def remember_trusted(folder: str | Path, config: Mapping[str, Any], parts: Seque
 
 
 def trusted_folder() -> Path:
-    """Where entries are: XDG_STATE_HOME, by default ~/.local/state."""
+    """The folder of entries: below XDG_STATE_HOME, by default ~/.local/state."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(base).expanduser() / PACKAGE / "trusted"
 
 
 def _entry(folder: str | Path, code: Mapping[str, str]) -> Path:
-    """By where the directory is and what its config names: a config changed later is not trusted."""
+    """Identifies a directory and the code that its config names: a config changed later is not trusted."""
     key = json.dumps([str(Path(folder).resolve()), dict(code)], sort_keys=True)
     return trusted_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.json"

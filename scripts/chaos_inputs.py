@@ -484,10 +484,11 @@ class Worker:
     def ask(self, kind: str, seed: int) -> tuple[Answer, list[str]]:
         process = self.process or self._start()
         assert process.stdin is not None
-        begin, waited = time.monotonic(), _waited(process.pid)
-        print(json.dumps([kind, seed]), file=process.stdin, flush=True)
-        line = self._line(HANG_SECONDS)
-        seconds = max(0.0, time.monotonic() - begin - (_waited(process.pid) - waited))
+        begin = time.monotonic()
+        with Starved(process.pid) as starved:
+            print(json.dumps([kind, seed]), file=process.stdin, flush=True)
+            line = self._line(HANG_SECONDS)
+        seconds = max(0.0, time.monotonic() - begin - starved.seconds)
         if line is None:
             hung = process.poll() is None
             self.close()
@@ -527,12 +528,45 @@ class Worker:
             self.process = None
 
 
-def _waited(pid: int) -> float:
-    """Seconds that a process was ready to run and had no core: a busy machine is not its fault."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+class Starved:
+    """Seconds that threads of a process and of those it started were ready to run and had no core, while this
+    context lasts: a busy machine is not its fault."""
+
+    def __init__(self, pid: int) -> None:
+        self.seconds = 0.0
+        self._pid = pid
+        self._first = _waits(pid)
+        self._last = dict(self._first)  # also of threads that have ended since
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Starved:
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watcher.join()
+        self._last |= _waits(self._pid)
+        self.seconds = sum(waited - self._first.get(thread, 0.0) for thread, waited in self._last.items())
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            self._last |= _waits(self._pid)
+
+
+def _waits(pid: int) -> dict[str, float]:
+    """Seconds without a core so far, by thread of a process and its descendants."""
+    found: dict[str, float] = {}
+    processes = [str(pid)]
+    for process in processes:
+        for task in Path(f"/proc/{process}/task").glob("*"):
+            try:
+                found[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
+                processes += (task / "children").read_text().split()
+            except (OSError, ValueError, IndexError):
+                continue  # it has just ended
+    return found
 
 
 def ask_command(arguments: list[str], folder: Path) -> Answer:
@@ -543,26 +577,14 @@ def ask_command(arguments: list[str], folder: Path) -> Answer:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True, errors="replace",
     )  # fmt: skip
-    waited = 0.0
-    stop = threading.Event()
-
-    def watch() -> None:
-        nonlocal waited
-        while not stop.wait(0.05):
-            waited = max(waited, _waited(process.pid))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
     try:
-        output, _ = process.communicate(timeout=HANG_SECONDS)
+        with Starved(process.pid) as starved:
+            output, _ = process.communicate(timeout=HANG_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.communicate()
         return Answer("HANG", f"{' '.join(arguments)}: no end within {HANG_SECONDS:.0f} s", HANG_SECONDS)
-    finally:
-        stop.set()
-        watcher.join()
-    seconds = max(0.0, time.monotonic() - begin - waited)
+    seconds = max(0.0, time.monotonic() - begin - starved.seconds)
     text = f"{' '.join(arguments)[:200]}: code {process.returncode}: {output[-600:]}"
     if "Traceback" in output or process.returncode not in (0, 1, 2):
         return Answer("TRACEBACK", text, seconds)

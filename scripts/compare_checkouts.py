@@ -72,6 +72,10 @@ CASES = {
     "td3": Case(1, config({"name": "td3", "batch_size": 24}, CONTINUOUS, FUSED, PRIORITISED)),
     "ddpg": Case(1, config({"name": "ddpg", "batch_size": 24}, CONTINUOUS, FUSED, PRIORITISED)),
     "a2c": Case(1, config(A2C, DISCRETE, FUSED)),
+    "sac": Case(1, config({"name": "sac", "batch_size": 24}, CONTINUOUS, FUSED, PRIORITISED)),
+    "iql": Case(1, config({"name": "iql", "batch_size": 24}, CONTINUOUS, FUSED, PRIORITISED)),
+    "mbpo": Case(1, config({"name": "mbpo", "batch_size": 24}, CONTINUOUS, FUSED, PRIORITISED)),
+    "pqn": Case(1, config({"name": "pqn"}, DISCRETE, FUSED | {"unroll_length": 32})),
     "ppo": Case(1, config(PPO, CONTINUOUS, FUSED | {"unroll_length": 32})),
     "sharded, 1 rank": Case(1, config(DQN, DISCRETE, EXACT, PRIORITISED)),
     "sharded, 2 ranks": Case(2, config(DQN, DISCRETE, EXACT, PRIORITISED)),
@@ -82,6 +86,7 @@ CASES = {
     "rma_queue": Case(2, config(DQN, DISCRETE, {"name": "rma_queue"} | LOCKSTEP, PRIORITISED)),
     "central_inference": Case(2, config(A2C, DISCRETE, {"name": "central_inference"} | LOCKSTEP)),
     "parameter_server": Case(3, config(A2C, DISCRETE, {"name": "parameter_server"}), recorded=True),
+    "gossip": Case(3, config(A2C, DISCRETE, {"name": "gossip"}), recorded=True),
     "dyna": Case(
         2, config({"name": "dyna_q", "batch_size": 24}, DISCRETE, {"name": "dyna"} | LOCKSTEP, PRIORITISED)
     ),

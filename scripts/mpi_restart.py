@@ -30,7 +30,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # of this module only Python itself is needed
 from jaxrl_hpc.comm.leftovers import describe, remove_leftovers
 
-FINAL = {0: "finished", 2: "wrong input", 75: "stopped by a signal after saving"}
+SAVED = 75
+FINAL = {0: "finished", 2: "wrong input", SAVED: "stopped by a signal after saving"}
 # how launchers speak of a process that died: MPICH's mpiexec by PID, Open MPI's and srun by rank
 BY_PID = re.compile(r"PID (\d+) RUNNING AT (\S+)")
 BY_ITSELF = re.compile(r"watchdog of rank \d+ [^;\n]*|rank \d+ of \d+ failed|error: rank \d+ of \d+: .*")
@@ -78,13 +79,20 @@ def tell_removed() -> None:
 def guard(command: list[str]) -> int:
     """Run a rank's process, pass signals on, and say if it is killed."""
     tell_removed()
+    passed = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed)  # until there is somebody to pass them on to
+    own = os.getpid()
     pid = os.fork()
     if pid == 0:
         if sys.platform == "linux":  # whatever ends the guard ends the process too
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+            if os.getppid() != own:
+                os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
         os.execvp(command[0], command)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    for number in passed:
         signal.signal(number, lambda number, _: os.kill(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
     _, status = os.waitpid(pid, 0)
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
@@ -97,15 +105,32 @@ def guard(command: list[str]) -> int:
     return 1
 
 
+class Stop:
+    """A request to stop: passed on to the job, and kept in mind where there is none at the moment."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.job: subprocess.Popen | None = None
+
+    def listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._note)
+
+    def _note(self, _: int, __: object) -> None:
+        self.asked = True
+        if self.job is not None:
+            self.job.send_signal(signal.SIGUSR1)  # all launchers pass it on; at others some kill the ranks
+
+
+stop = Stop()
+
+
 def run_once(command: list[str], run_dir: Path) -> tuple[int, list[str]]:
     """Start the job and pass its output on; exit code and who is to blame."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def forward(_: int, __: object) -> None:
-        process.send_signal(signal.SIGUSR1)  # all launchers pass it on; at others some kill the ranks
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, forward)
+    stop.job = process
+    if stop.asked:  # while it was being started
+        process.send_signal(signal.SIGUSR1)
     assert process.stdout is not None
     tail: list[str] = []
     for line in process.stdout:
@@ -149,16 +174,21 @@ def main() -> int:
     launcher = shlex.split(args.launcher) if args.launcher else [find_mpiexec(), "-n", str(args.n)]
     guarded = [sys.executable, str(Path(__file__).resolve()), "--guard", *args.command]
     command = [*launcher, *guarded, *([] if "--resume" in args.command else ["--resume"])]
+    stop.listen()
     for attempt in range(args.restarts + 1):
         tell_removed()
         status, reasons = run_once(command, run_dir)
         if status in FINAL:
             return status
         what = "; ".join(reasons) or "no rank is named by the launcher"
-        again = "starting again from the newest checkpoint" if attempt < args.restarts else "giving up"
+        last = attempt == args.restarts
+        again = "giving up" if last else "starting again from the newest checkpoint"
+        again = "told to stop, so it stays with the newest checkpoint" if stop.asked else again
         print(f"mpi_restart: the job ended with code {status}: {what}; {again}", flush=True)
-        if attempt < args.restarts:
+        if not (last or stop.asked):
             time.sleep(args.pause)
+        if stop.asked:  # before the ranks could listen, while they broke, or since then
+            return SAVED
     return status
 
 

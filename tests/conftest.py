@@ -13,13 +13,17 @@ os.environ.setdefault("JAXRL_HPC_CACHE", str(Path(tempfile.gettempdir()) / "jaxr
 # what this user trained is noted there; tests must not write into the real home
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="jaxrl_hpc_state_")
 
-from tests import compiling  # before JAX: it reads these settings when it is imported
+from tests import compiling, tiers  # before JAX: it reads these settings when it is imported
 
 import jax  # isort: skip
 import pytest  # isort: skip
 
 compiling.share()
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items):
+    items[:] = tiers.jobs_first(items)
 
 
 @pytest.fixture(scope="module", autouse=True)

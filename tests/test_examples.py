@@ -147,7 +147,7 @@ def summary_of(folder: Path) -> dict:
 @pytest.mark.full
 @pytest.mark.mpi
 @launch.needs_mpi
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_killed_distributed_example_goes_on_with_equal_bits(tmp_path, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     status, output = job(2, whole, 0, killed, 5)
@@ -165,7 +165,7 @@ def test_a_killed_distributed_example_goes_on_with_equal_bits(tmp_path, monkeypa
 @pytest.mark.full
 @pytest.mark.mpi
 @launch.needs_mpi
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_the_distributed_example_on_three_ranks(tmp_path):
     status, output = job(3, tmp_path / "run", 0)
     assert status == 0, output

@@ -111,6 +111,21 @@ def test_curves_are_stored_as_they_are(tmp_path: Path, monkeypatch) -> None:
             assert one == pytest.approx(other, rel=1e-4)
 
 
+def test_a_study_stores_the_curves_of_its_figure(tmp_path: Path, monkeypatch) -> None:
+    script = study("learning")
+    entries = tuple(script.Entry(name, "cartpole_dqn", 3) for name in ("a", "b"))
+    monkeypatch.setattr(script, "STUDIES", {"some": script.Study("Some", "Text.", entries)})
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    monkeypatch.setattr(script.curves, "CURVES", tmp_path / "curves")
+    monkeypatch.setattr(script.readme, "write", lambda: None)
+    for entry in entries:
+        make_run(tmp_path / "runs" / "studies" / "some" / entry.name, seeds=entry.seeds)
+    script.write_page("some")
+    assert "The figure is of the runs before" not in (tmp_path / "some.md").read_text()
+    assert (tmp_path / "some.png").exists() and script.curves.stored_names("some") == {"a", "b"}
+
+
 def test_seeds_of_different_speed_give_one_curve_against_time(tmp_path: Path) -> None:
     """Processes of their own may not overlap in time at all."""
     script = study("curves")

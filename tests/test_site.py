@@ -101,5 +101,6 @@ def test_site_is_complete_without_a_network(tmp_path: Path) -> None:
             assert page.evaluate("document.querySelector('h1').textContent.length") > 3
             broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
             assert page.evaluate(broken) == []
+            assert page.accessibility() == [], name
         assert page.requests and all(url.startswith("file://") for url in page.requests), page.requests
         assert page.problems == []

@@ -34,7 +34,7 @@ class Config(optimise.OptimiserConfig):
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     if spec.num_actions is None:
-        raise UserError(f"agent 'reinforce' needs discrete actions, which env {spec.name!r} has not: use ppo")
+        raise UserError(f"agent 'reinforce' needs discrete actions, but env {spec.name!r} has none: use ppo")
     network = QNetwork(make_torso(config.network, spec), spec.num_actions)  # here its outputs are logits
     policy = distributions.categorical(spec.num_actions)
 

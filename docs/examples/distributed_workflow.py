@@ -2,11 +2,11 @@
 
     rank r:  H × ( unroll [T, B] → learn )  →  learner = mean over ranks  →  again
 
-Every rank has its own environment copies and learns alone for H iterations; then all of them go on from the
-average. One exchange per H iterations is all that crosses the network. For agents that learn from unrolls.
+Every rank has its own environment copies and learns alone for H iterations; then all of them continue from
+the average. The only communication is one exchange per H iterations. For agents that learn from unrolls.
 
-What makes it distributed: a `DistributedConfig`, a state of which one field is the rank's own, and a store
-that knows which. In this folder:
+What makes it distributed: a `DistributedConfig`, a state with one field that belongs to the rank, and a store
+for such states. In this folder:
 
     mpiexec -n 2 jaxrl-hpc train distributed_workflow.yaml
 """

@@ -2,9 +2,9 @@
 
     loss = -A log pi(a|s) + value_coef (v - V(s))^2 / 2 - entropy_coef H(pi)
 
-A and v are GAE or V-trace estimates over the unroll, one update per unroll. V-trace corrects for acting
-with older parameters: A3C and IMPALA are this agent where actors run apart from the learner. The
-behaviour's log-probability travels in `extras`.
+A and v are GAE or V-trace estimates over the unroll, one update per unroll. V-trace corrects for acting with
+older parameters: with asynchronous actors this agent is A3C or IMPALA. `extras` carries the log-probability
+under the behaviour policy.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ class Config(ActorCriticConfig):
     """A2C's settings."""
 
     name: Literal["a2c"] = "a2c"
-    vtrace: bool = static(True, "correct for the difference between acting and present policy")
-    rho_bar: float = traced(1.0, "V-trace: largest weight of a step", gt=0)
-    c_bar: float = traced(1.0, "V-trace: largest weight carried back over a step", gt=0)
+    vtrace: bool = static(True, "correct for the difference between the acting and the current policy")
+    rho_bar: float = traced(1.0, "V-trace: upper bound on the importance weight of a step", gt=0)
+    c_bar: float = traced(
+        1.0, "V-trace: upper bound on the weight with which errors propagate back over a step", gt=0
+    )
     normalise_advantage: bool = static(False, "standardise advantages over the unroll")
     learning_rate: float = traced(1e-3, "Adam step size", gt=0)
 

@@ -1,4 +1,4 @@
-"""Whether an environment's actions are those that an agent knows, else one sentence."""
+"""Checks that an agent supports the action space of an environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def one_choice(spec: EnvSpec, agent: str, otherwise: str, masks: bool = False) -
     Args:
       agent: its name.
       otherwise: the agent to use where actions are continuous.
-      masks: it knows action masks.
+      masks: whether it supports action masks.
     """
     if spec.action_sizes:
         raise UserError(
@@ -25,7 +25,8 @@ def one_choice(spec: EnvSpec, agent: str, otherwise: str, masks: bool = False) -
         )
     if spec.action_mask and not masks:
         raise UserError(
-            f"agent {agent!r} knows no action masks, which env {spec.name!r} has: use dqn, pqn, ppo or a2c"
+            f"agent {agent!r} does not support action masks, which env {spec.name!r} has: use dqn, pqn, ppo "
+            "or a2c"
         )
     return spec.num_actions
 

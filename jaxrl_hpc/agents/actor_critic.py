@@ -1,4 +1,4 @@
-"""What A2C and PPO share: a policy with a value function, acting, and looking at an unroll."""
+"""What A2C and PPO share: policy and value networks, acting, and evaluating an unroll."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import NetworkAgentConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.policy import ActorCritic, PolicyHead
 from jaxrl_hpc.networks.recurrent import initial_carry, starts_of
@@ -20,7 +21,7 @@ from jaxrl_hpc.types import Array, EnvSpec, LearnerState, PyTree, Transition
 FEWEST_STEPS = 8  # over which advantages may be standardised
 
 
-class ActorCriticConfig(optimise.OptimiserConfig):
+class ActorCriticConfig(NetworkAgentConfig):
     """Settings of every agent with a policy and a value function."""
 
     suitable_unroll: ClassVar[int] = 16  # steps of every copy: what it learns from is the unroll
@@ -30,7 +31,7 @@ class ActorCriticConfig(optimise.OptimiserConfig):
     distribution: Literal["gaussian", "tanh"] = static(
         "gaussian", "continuous actions: a Gaussian clipped to the bounds, or squashed into them by tanh"
     )
-    log_std: float = static(0.0, "continuous actions: log standard deviation at the start", ge=-5, le=2)
+    log_std: float = static(0.0, "continuous actions: initial log standard deviation", ge=-5, le=2)
     state_std: bool = static(False, "continuous actions: the deviation depends on the state")
     gamma: float = traced(0.99, "discount", ge=0, le=1)
     gae_lambda: float = traced(
@@ -43,8 +44,9 @@ class ActorCriticConfig(optimise.OptimiserConfig):
     normalise: NormaliseConfig = NormaliseConfig()
 
     @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
+    def keeps_values(self) -> bool:
+        """Whether transitions contain the values of the acting network."""
+        return False
 
     @property
     def recurrent_width(self) -> int:
@@ -52,7 +54,7 @@ class ActorCriticConfig(optimise.OptimiserConfig):
 
 
 class View(NamedTuple):
-    """What the present network makes of an unroll."""
+    """Outputs of the current network over an unroll."""
 
     outputs: Array  # [T, B, P] of the policy
     value: Array  # [T, B]
@@ -73,7 +75,8 @@ class Core(NamedTuple):
 
 
 def check_standardised(steps: int, what: str) -> None:
-    """Mean and deviation of a handful of advantages are noise: nothing is learned, without a word."""
+    """Refuse to standardise over a handful of advantages: their statistics are noise, and learning fails
+    silently."""
     if steps < FEWEST_STEPS:
         raise UserError(
             f"{what} has {steps} step(s), too few to standardise advantages over: it needs {FEWEST_STEPS} or "
@@ -128,6 +131,8 @@ def make_core(config: ActorCriticConfig, spec: EnvSpec) -> Core:
         view = one_step(actor_params, obs, carry)
         raw = distribution.mode(view.outputs) if greedy else distribution.sample(view.outputs, key)
         extras = {"log_prob": distribution.log_prob(view.outputs, raw)}
+        if config.keeps_values:
+            extras["value"] = view.value
         if not spec.discrete:
             extras["raw"] = raw
         if config.lstm:

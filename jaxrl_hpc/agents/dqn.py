@@ -6,12 +6,12 @@ n-step targets, prioritised replay (Schaul et al. 2016), hard or soft target upd
 k is n, or less where the episode ends inside the window; d is 0 where it terminated. With `returns` the
 network models the distribution of y instead of its mean (C51, QR-DQN: ops/value_distributions.py). With
 `noisy` exploration comes from noisy layers: each copy draws its own noise in each step, and an update draws
-one for its batch. All of it together is Rainbow (Hessel et al. 2018).
+one for its batch. All options together make Rainbow (Hessel et al. 2018).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import flax.linen as nn
 import jax
@@ -21,9 +21,10 @@ from pydantic import model_validator
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.action_space import one_choice
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import WindowAgentConfig
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.noisy import streams
-from jaxrl_hpc.networks.torso import NetworkConfig, Width, as_features, make_torso
+from jaxrl_hpc.networks.torso import Width, as_features, make_torso
 from jaxrl_hpc.ops import masks, optimise, value_distributions
 from jaxrl_hpc.ops.exploration import epsilon_greedy, epsilon_ladder, linear_decay
 from jaxrl_hpc.ops.returns import fold_window, take_step
@@ -31,37 +32,32 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
 
 
-class DQNOptions(optimise.OptimiserConfig):
-    """What agents of the DQN family share."""
+class DQNOptions(WindowAgentConfig):
+    """Settings shared by the DQN family."""
 
-    suitable_replay: ClassVar[str] = "uniform"
-    network: NetworkConfig = NetworkConfig()
     dueling: bool = static(False, "separate value and advantage streams")
     dueling_hidden: tuple[Width, ...] = static((), "dueling: widths of each stream's hidden layers")
-    double: bool = static(True, "the online network picks the action that the target network rates")
+    double: bool = static(
+        True, "double DQN: the online network selects the action, the target network evaluates it"
+    )
     n_step: int = static(1, "length of the return before bootstrapping", ge=1, le=64)
     batch_size: int = static(128, "transitions per update", per_shard="exact", ge=1)
     gamma: float = traced(0.99, "discount", ge=0, le=1)
-    epsilon_start: float = traced(1.0, "exploration at the start", ge=0, le=1)
-    epsilon_end: float = traced(0.05, "exploration after epsilon_fraction of the run", ge=0, le=1)
-    epsilon_fraction: float = traced(0.2, "part of the run over which epsilon falls", gt=0, le=1)
+    epsilon_start: float = traced(1.0, "initial epsilon", ge=0, le=1)
+    epsilon_end: float = traced(0.05, "final epsilon, from epsilon_fraction of the run on", ge=0, le=1)
+    epsilon_fraction: float = traced(0.2, "fraction of the run over which epsilon decays", gt=0, le=1)
     exploration: Literal["schedule", "ladder"] = static(
         "schedule", "ladder: every copy keeps its own epsilon, from ladder_base down (Ape-X)"
     )
     ladder_base: float = traced(0.4, "ladder: largest epsilon", gt=0, lt=1)
-    ladder_power: float = traced(7.0, "ladder: how far it falls", ge=0)
-    huber_delta: float = traced(1.0, "errors beyond this count linearly, not squared", gt=0)
-    target_every: int = static(250, "updates between hard copies to the target; 0: soft updates", ge=0)
-    target_rate: float = traced(0.005, "soft updates: part of the way per update", gt=0, le=1)
-
-    @property
-    def window(self) -> int:
-        """Steps of a replay sample."""
-        return self.n_step
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
+    ladder_power: float = traced(7.0, "ladder: exponent, alpha of Ape-X", ge=0)
+    huber_delta: float = traced(1.0, "Huber loss: linear beyond this error", gt=0)
+    target_every: int = static(
+        250, "updates between hard copies to the target network; 0: soft updates", ge=0
+    )
+    target_rate: float = traced(
+        0.005, "soft updates: fraction of the way to the online network per update", gt=0, le=1
+    )
 
     def q_network(self, torso: nn.Module, num_actions: int) -> QNetwork:
         return QNetwork(torso, num_actions, self.dueling, self.dueling_hidden, self.network.activation)
@@ -72,13 +68,13 @@ class Config(DQNOptions):
 
     name: Literal["dqn"] = "dqn"
     returns: value_distributions.Kind = static(
-        "value", "what is learned of a return: its mean, a distribution over fixed returns, or quantiles"
+        "value", "what is learned about returns: the mean, probabilities of fixed returns, or quantiles"
     )
     atoms: int = static(51, "c51 and quantile: numbers per action", ge=2, le=1_000)
     return_low: float = traced(-10.0, "c51: the smallest return")
     return_high: float = traced(10.0, "c51: the largest return")
     noisy: bool = static(False, "noisy layers in the head; usually with epsilon_start = epsilon_end = 0")
-    noise_size: float = static(0.5, "noisy: deviation of a weight at the start, times √inputs", gt=0)
+    noise_size: float = static(0.5, "noisy: initial standard deviation of a weight, times √inputs", gt=0)
     normalise: NormaliseConfig = NormaliseConfig()
 
     @model_validator(mode="after")
@@ -89,12 +85,12 @@ class Config(DQNOptions):
 
 
 def identity(config: DQNOptions, env_ids: Array) -> PyTree:
-    """What a copy must remember to explore in its own way."""
+    """Exploration state of an environment copy."""
     return {"id": env_ids} if config.exploration == "ladder" else {}
 
 
 def exploration(state: LearnerState) -> PyTree:
-    """What actors need to explore."""
+    """Exploration data that actors need."""
     h = state.hypers
     epsilon = linear_decay(state.progress, h["epsilon_start"], h["epsilon_end"], h["epsilon_fraction"])
     return {"epsilon": epsilon, "ladder": (h["ladder_base"], h["ladder_power"])}
@@ -210,7 +206,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         return state._replace(params=params, target=target, opt=opt, step=state.step + 1)
 
     def priority(actor_params: PyTree, batch: Batch) -> Array:
-        # an actor has no target network: its own one stands in (Ape-X), without noise
+        # an actor has no target network: the online one replaces it (Ape-X), without noise
         params = actor_params["params"]
         losses, error, _ = compare(params, params, actor_params["by"], batch, None)
         return urgency(losses, error)

@@ -1,13 +1,14 @@
 """Deep Dyna-Q (Sutton 1990): double DQN that also learns from a learned world model.
 
-Every batch of real windows is followed up by `planning_updates` batches of simulated ones: the bound on
-simulated : real. A simulated window starts in a real state with any action and goes on greedily for n
-steps in the model. Prioritised sweeping (Moore & Atkeson 1993) draws its start, out of all actions in
-the batch's states, in proportion to |TD error|^sweep_power: backups go where values are most wrong.
+Each batch of real windows is followed by `planning_updates` simulated batches, which bounds the ratio of
+simulated to real data. A simulated window starts in a real state with an arbitrary action and continues
+greedily for n steps in the model. Prioritised sweeping (Moore & Atkeson 1993) draws its start, out of all
+actions in the batch's states, in proportion to |TD error|^sweep_power: backups go where values are most
+wrong.
 
-Nothing simulated counts until the model's error on new steps (metric model_error, in units of the
-variance of what it predicts) is below model_tolerance. An ensemble predicts with a random member per
-step (Chua et al. 2018). For vector observations and discrete actions.
+Simulated data is ignored until the model's error on new steps (metric model_error, in units of the variance
+of its targets) is below model_tolerance. An ensemble predicts with a random member per step (Chua et al.
+2018). For vector observations and discrete actions.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Config(world.WorldModelConfig, dqn.DQNOptions):
     """Dyna-Q's settings."""
 
     name: Literal["dyna_q"] = "dyna_q"
-    sweep_power: float = traced(0.5, "starts are drawn by |TD error| to this power; 0: evenly", ge=0)
+    sweep_power: float = traced(
+        0.5, "start actions are drawn by |TD error| to this power; 0: uniformly", ge=0
+    )
     normalise: NormaliseConfig = NormaliseConfig()
 
 
@@ -102,7 +105,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     def imagine(state: LearnerState, obs: Array, action: Array, key: Array, length: int) -> Transition:
         """Windows [length, N] that start with the given actions [N] in states [N, D].
 
-        Discounts are probabilities of going on: an end that is likely but not sure costs its share.
+        Discounts are continuation probabilities, so that a likely end reduces the value in proportion.
         """
         steps = []
         for step_key in jax.random.split(key, length):
@@ -130,7 +133,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         """Simulated batches, then the real one, whose priorities the replay gets."""
         sweep_key, imagine_key = jax.random.split(key)
         real = batch.data._replace(extras=())
-        count = real.reward.shape[1]  # batch_size, or a learner's part of it
+        count = real.reward.shape[1]  # batch_size, or a learner's share of it
         obs, action = sweep(state, real.obs[0], sweep_key)
         rows = config.planning_updates * count
         windows = imagine(
@@ -188,7 +191,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
             params[name], opt[name] = optimise.update(
                 config, hypers, state.progress, state.params[name], state.opt[name], grads[name]
             )
-        # a zero gradient is not enough: Adam's momentum and a soft target would move on all the same
+        # a zero gradient is not enough: Adam's momentum and soft target updates would continue
         real = is_real(state.step)
         counts = {"model": real, "q": real | trusted(state)}
 
@@ -197,7 +200,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
 
         params = {name: kept(part, state.params[name], name) for name, part in params.items()}
         opt = {name: kept(part, state.opt[name], name) for name, part in opt.items()}
-        # Adam counts the updates that counted: those by a model that is not trusted bring no copy nearer
+        # Adam's counter excludes updates by a model that is not trusted: they must not trigger a target copy
         target = dqn.move_target(config, state, params["q"], opt["q"].count)
         target = kept(target, state.target, "q")
         return state._replace(params=params, target=target, opt=opt, step=state.step + 1)

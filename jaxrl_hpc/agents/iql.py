@@ -1,26 +1,27 @@
-"""Implicit Q-learning (Kostrikov et al. 2022): learns from recorded actions and never asks for the value of
-one that nobody took.
+"""Implicit Q-learning (Kostrikov et al. 2022): learns from recorded actions without evaluating any other
+action.
 
     value    w |tau - 1(u < 0)| u^2,  u = min_i Q_i_target(s, a) - V(s)
     critics  w sum_i (R_k + gamma^k d V(s_k) - Q_i(s, a))^2 / 2
     policy   -min(exp(beta u), c) log pi(a|s),  pi = N(tanh m(s), sigma), sigma one number per dimension
 
-k is n, or less where the episode ends inside the window; d is 0 where it terminated. Networks see actions
-in [-1, 1]; the density is that of an action before it is cut off at its bounds. All gradients are taken
-at the same parameters, so that one reduction over devices and ranks serves them. The importance weights w
-of a prioritised replay correct both regressions; the policy's loss has none, as in TD3.
+k is n, or less where the episode ends inside the window; d is 0 where it terminated. Networks see actions in
+[-1, 1]; the density is that of an action before clipping to its bounds. All gradients are taken at the same
+parameters, so that one reduction over devices and ranks covers them. The importance weights w of a
+prioritised replay correct both regressions; the policy's loss has none, as in TD3.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import WindowAgentConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.critic import Critics
 from jaxrl_hpc.networks.policy import DeterministicActor
@@ -33,37 +34,32 @@ from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, 
 LOG_STD_RANGE = (-5.0, 1.0)
 
 
-class Config(optimise.OptimiserConfig):
+class Config(WindowAgentConfig):
     """IQL's settings."""
 
-    suitable_replay: ClassVar[str] = "uniform"
     name: Literal["iql"] = "iql"
     network: NetworkConfig = NetworkConfig(hidden=(256, 256))
     learning_rate: float = traced(3e-4, "Adam step size of critics and value", gt=0)
     actor_learning_rate: float = traced(3e-4, "Adam step size of the policy", gt=0)
     max_grad_norm: float = traced(0.0, "gradients are scaled down to this global norm; 0: never", ge=0)
     expectile: float = traced(
-        0.7, "tau: 0.5 values what was done on average, near 1 the best of it", gt=0, lt=1
+        0.7,
+        "tau: 0.5 estimates the mean value of the recorded actions, near 1 that of the best ones",
+        gt=0,
+        lt=1,
     )
     advantage_scale: float = traced(
-        3.0, "beta: 0 imitates all actions alike, more only the better ones", ge=0
+        3.0, "beta: 0 imitates all actions equally, larger values favour the better ones", ge=0
     )
-    max_weight: float = traced(100.0, "c: largest weight of an action that is imitated", gt=0)
-    log_std: float = static(-1.0, "log standard deviation at the start", ge=-5, le=1)
+    max_weight: float = traced(100.0, "c: upper bound on the weight of an imitated action", gt=0)
+    log_std: float = static(-1.0, "initial log standard deviation", ge=-5, le=1)
     n_step: int = static(1, "length of the return before bootstrapping", ge=1, le=64)
     batch_size: int = static(256, "transitions per update", per_shard="exact", ge=1)
     gamma: float = traced(0.99, "discount", ge=0, le=1)
-    target_rate: float = traced(0.005, "part of the way the targets move per update", gt=0, le=1)
+    target_rate: float = traced(
+        0.005, "soft updates: fraction of the way to the online networks per update", gt=0, le=1
+    )
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def window(self) -> int:
-        """Steps of a replay sample."""
-        return self.n_step
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
 
 
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:

@@ -1,19 +1,17 @@
-"""Model-based policy optimisation (Janner et al. 2019): SAC or TD3 that also learn from short rollouts in a
+"""Model-based policy optimisation (Janner et al. 2019): SAC or TD3 that also learns from short rollouts in a
 learned ensemble.
 
-Every batch of real steps is followed up by `planning_updates` batches of simulated ones: the bound on
-simulated : real. They come from rollouts of `rollout_length` steps that branch off in the batch's real
-states and go on with the agent's own exploring actions; a random member of the ensemble answers each
-step.
+Each batch of real steps is followed by `planning_updates` simulated batches, which bounds the ratio of
+simulated to real data. They come from rollouts of `rollout_length` steps that branch off from the batch's
+real states and follow the agent's exploring policy; a random member of the ensemble predicts each step.
 
-A simulated step counts only where the ensemble agrees on it (as in AE-DYNA, Hirlaender & Bruchon 2020),
+A simulated step is used only where the ensemble agrees on it (as in AE-DYNA, Hirlaender & Bruchon 2020),
 
     sqrt( mean over outputs of the members' variance ) <= max_disagreement
 
-in units of the spread of what is predicted; where it does not, and where the model ends the episode, the
-rollout begins again in its real state. Nothing simulated counts until the model's error on new steps
-(model_error) is below model_tolerance. The model is taught by the real batches alone. For vector
-observations.
+in units of the standard deviation of the targets; where it does not, and where the model ends the episode,
+the rollout restarts from its real state. Simulated data is ignored until the model's error on new steps
+(model_error) is below model_tolerance. The model learns from real batches only. For vector observations.
 """
 
 from __future__ import annotations
@@ -46,10 +44,12 @@ class PlanningConfig(world.WorldModelConfig):
     """What MBPO adds to an agent of continuous actions."""
 
     ensemble: int = static(5, "world models", ge=1, le=16)
-    rollout_length: int = static(2, "simulated steps from a real state", ge=1, le=64)
-    max_disagreement: float = traced(0.3, "largest disagreement of the ensemble on a step that counts", gt=0)
+    rollout_length: int = static(2, "length of a simulated rollout from a real state", ge=1, le=64)
+    max_disagreement: float = traced(
+        0.3, "simulated steps on which the ensemble disagrees more than this are ignored", gt=0
+    )
     n_step: int = static(
-        1, "length of the return: one step, which is as far as a model's error reaches", ge=1, le=1
+        1, "length of the return; only 1, so that model errors do not accumulate", ge=1, le=1
     )
 
     @model_validator(mode="after")
@@ -97,7 +97,7 @@ def wrap(config: PlanningConfig, optimiser: optimise.OptimiserConfig, spec: EnvS
         return {name: part for name, part in parts.items() if name != "model"}
 
     def own(state: LearnerState) -> LearnerState:
-        """The state as the agent inside knows it."""
+        """The state in the form of the wrapped agent."""
         return state._replace(
             params=without_model(state.params), opt=without_model(state.opt), aux=state.aux["agent"]
         )
@@ -142,7 +142,7 @@ def wrap(config: PlanningConfig, optimiser: optimise.OptimiserConfig, spec: EnvS
         """Simulated batches, then the real one, whose priorities the replay gets."""
         rollout_key, shuffle_key = jax.random.split(key)
         real = batch.data
-        count = real.reward.shape[1]  # batch_size, or a learner's part of it
+        count = real.reward.shape[1]  # batch_size, or a learner's share of it
         steps, agreed = rollouts(state, jnp.tile(real.obs[0], (branches, 1)), rollout_key)
         order = jax.random.permutation(shuffle_key, config.planning_updates * count)
 
@@ -151,7 +151,7 @@ def wrap(config: PlanningConfig, optimiser: optimise.OptimiserConfig, spec: EnvS
             return flat.reshape(config.planning_updates, 1, count, *flat.shape[1:])
 
         simulated = jax.tree.map(divided, steps._replace(extras=()))
-        # what actors wrote down beside a real step says nothing of simulated ones, but has its place
+        # extras of real steps do not apply to simulated ones, but must be present
         extras = jax.tree.map(lambda x: jnp.repeat(x[None], config.planning_updates, axis=0), real.extras)
         simulated = simulated._replace(extras=extras)
         data = jax.tree.map(lambda s, r: jnp.concatenate([s, r[None].astype(s.dtype)]), simulated, real)
@@ -201,7 +201,7 @@ def wrap(config: PlanningConfig, optimiser: optimise.OptimiserConfig, spec: EnvS
         )
 
         def where(flag: Array, new: PyTree, old: PyTree) -> PyTree:
-            # a zero gradient is not enough: Adam's momentum and a soft target would move on all the same
+            # a zero gradient is not enough: Adam's momentum and soft target updates would continue
             return jax.tree.map(lambda n, o: jnp.where(flag > 0.5, n, o), new, old)
 
         after = where(grads["counts"], after._replace(step=before.step), before)

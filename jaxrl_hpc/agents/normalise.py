@@ -1,11 +1,10 @@
 """Observation and reward normalisation around any agent.
 
-Raw data is stored. Running statistics live in `LearnerState.aux`; `moments` gives their increments as
-sums that workflows add over shards. Observations are standardised per element; rewards are divided by
-the standard deviation of the discounted return so far, R_t = gamma R_{t-1} + r_t, restarted with each
-episode (Engstrom et al. 2020). R is part of the agent's carry, so it belongs to the environment copy
-and restarts with it, and stands in the extras, where `moments` finds it. Actors get the statistics
-with the parameters, so that evaluation normalises as training does.
+Raw data is stored. Running statistics live in `LearnerState.aux`; `moments` gives their increments as sums
+that workflows add over shards. Observations are standardised per element; rewards are divided by the standard
+deviation of the discounted return so far, R_t = gamma R_{t-1} + r_t, restarted with each episode (Engstrom et
+al. 2020). R is part of the agent's carry, so it restarts with its environment copy; `moments` reads it from
+the extras. Actors get the statistics with the parameters, so that evaluation normalises as training does.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ class NormaliseConfig(Schema):
     """What is normalised."""
 
     observation: bool = static(False, "standardise observations by their running mean and variance")
-    reward: bool = static(False, "divide rewards by the running deviation of the discounted return")
-    observation_clip: float = static(10.0, "standardised observations are cut off here", gt=0)
-    reward_clip: float = static(10.0, "scaled rewards are cut off here", gt=0)
+    reward: bool = static(False, "divide rewards by the running standard deviation of the discounted return")
+    observation_clip: float = static(10.0, "standardised observations are clipped to ± this", gt=0)
+    reward_clip: float = static(10.0, "scaled rewards are clipped to ± this", gt=0)
 
 
 def wrap(config: NormaliseConfig, spec: EnvSpec, agent: Agent) -> Agent:
-    """The agent, seeing normalised data. Needs a traced hyperparameter `gamma` to scale rewards."""
+    """Wrap an agent to normalise its data. Scaling rewards needs a traced hyperparameter `gamma`."""
     if not (config.observation or config.reward):
         return agent
     assert agent.after_step is None, "one wrapper follows returns, not two"

@@ -3,8 +3,8 @@
     r = pi(a|s) / mu(a|s)
     loss = -min(r A, clip(r, 1 - eps, 1 + eps) A) + value_coef (v - V(s))^2 / 2 - entropy_coef H(pi)
 
-`minibatches` computes GAE once per unroll and deals its rows out to epochs x minibatches, each epoch in a new
-order; with an LSTM whole environment copies are dealt out, so that sequences stay together.
+`minibatches` computes GAE once per unroll and divides its rows into epochs x minibatches, shuffled for each
+epoch; with an LSTM it shuffles whole environment copies, so that sequences stay together.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from pydantic import model_validator
 
 from jaxrl_hpc.agents import normalise
-from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, check_standardised, make_core, raw_action
+from jaxrl_hpc.agents.actor_critic import ActorCriticConfig, View, check_standardised, make_core, raw_action
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import advantages, optimise
 from jaxrl_hpc.ops.shuffle import random_orders
@@ -30,17 +31,30 @@ class Config(ActorCriticConfig):
     name: Literal["ppo"] = "ppo"
     epochs: int = static(4, "passes over each unroll", ge=1)
     minibatches: int = static(4, "updates per pass", ge=1)
-    clip: float = traced(0.2, "how far the probability ratio counts", gt=0)
-    clip_value: bool = static(False, "also hold the value within `clip_value_range` of its old self")
-    clip_value_range: float = traced(0.2, "clip_value: how far", gt=0)
+    clip: float = traced(0.2, "clip range of the probability ratio", gt=0)
+    clip_value: bool = static(False, "also clip the value to within `clip_value_range` of its old value")
+    clip_value_range: float = traced(0.2, "clip_value: the range", gt=0)
     normalise_advantage: bool = static(True, "standardise advantages over each minibatch")
-    kl_stop: bool = static(False, "skip the unroll's other updates once `kl_limit` is passed")
+    acting_values: bool = static(
+        False, "compute advantages from the values at acting time, without another pass over the unroll"
+    )
+    kl_stop: bool = static(False, "skip the remaining updates of an unroll once `kl_limit` is exceeded")
     kl_limit: float = traced(0.02, "kl_stop: largest mean KL divergence from the acting policy", gt=0)
     learning_rate: float = traced(2.5e-4, "Adam step size", gt=0)
 
+    @property
+    def keeps_values(self) -> bool:
+        return self.acting_values
+
+    @model_validator(mode="after")
+    def _no_memory(self) -> Config:
+        if self.acting_values and self.lstm:
+            raise ValueError("acting_values: not with an LSTM, whose memory is computed anew from the unroll")
+        return self
+
 
 class Rows(NamedTuple):
-    """What an update needs to know of each step: leading axes [N], or [T, N] with an LSTM."""
+    """Data of each step for an update: leading axes [N], or [T, N] with an LSTM."""
 
     obs: PyTree
     raw: Array  # the action as drawn
@@ -55,7 +69,10 @@ def _deal(rows: PyTree, order: Array, axis: int) -> PyTree:
     """Rows in the given order [M, n] along an axis -> leaves [M, …, n, …]."""
 
     def deal(leaf: Array) -> Array:
-        return jax.vmap(lambda index: jnp.take(leaf, index, axis=axis, mode="clip"))(order)
+        def minibatch(index: Array) -> Array:
+            return leaf.at[(slice(None),) * axis + (index,)].get(mode="promise_in_bounds")
+
+        return jax.vmap(minibatch)(order)
 
     return jax.tree.map(deal, rows)
 
@@ -78,7 +95,10 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
 
     def minibatches(state: LearnerState, batch: Batch, key: Array) -> Batch:
         data, hypers = batch.data, state.hypers
-        view = core.view(state.params, data.obs, core.memory(data))
+        if config.acting_values:
+            view = View(jnp.zeros(0), data.extras["value"], ())
+        else:
+            view = core.view(state.params, data.obs, core.memory(data))
         following = core.next_value(state.params, data, view)
         goal = advantages.gae(
             data.reward,

@@ -4,9 +4,9 @@
     loss = (R_t - Q(s_t, a_t))^2 / 2
 
 At a truncation and at the end of the unroll V(s'_t) stands for R_{t+1}. With V as value function these are
-the returns of GAE. Layer norm keeps Q stable without a target network: a config that sets `network` names
-`layer_norm` too. Returns are computed once per unroll; its steps are then dealt out to epochs x minibatches,
-each epoch in a new order, as PPO does.
+the returns of GAE. Layer norm keeps Q stable without a target network: a config that sets `network` must also
+set `layer_norm`. Returns are computed once per unroll; its steps are then divided into epochs x minibatches,
+shuffled for each epoch, as in PPO.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.action_space import one_choice
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import NetworkAgentConfig
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks.heads import QNetwork
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -29,7 +30,7 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, Unrolls, UpdateInfo
 
 
-class Config(optimise.OptimiserConfig):
+class Config(NetworkAgentConfig):
     """PQN's settings."""
 
     suitable_unroll: ClassVar[int] = 32
@@ -39,18 +40,14 @@ class Config(optimise.OptimiserConfig):
     minibatches: int = static(4, "updates per pass", ge=1)
     gamma: float = traced(0.99, "discount", ge=0, le=1)
     return_lambda: float = traced(0.65, "decay of multi-step errors; 0: one-step targets", ge=0, le=1)
-    epsilon_start: float = traced(1.0, "exploration at the start", ge=0, le=1)
-    epsilon_end: float = traced(0.05, "exploration after epsilon_fraction of the run", ge=0, le=1)
-    epsilon_fraction: float = traced(0.2, "part of the run over which epsilon falls", gt=0, le=1)
+    epsilon_start: float = traced(1.0, "initial epsilon", ge=0, le=1)
+    epsilon_end: float = traced(0.05, "final epsilon, from epsilon_fraction of the run on", ge=0, le=1)
+    epsilon_fraction: float = traced(0.2, "fraction of the run over which epsilon decays", gt=0, le=1)
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
 
 
 class Rows(NamedTuple):
-    """What an update needs to know of each step: leading axis [N]."""
+    """Data of each step for an update: leading axis [N]."""
 
     obs: PyTree
     action: Array

@@ -1,8 +1,8 @@
 """Recurrent DQN: an LSTM learned from stored sequences (R2D2, Kapturowski et al. 2019).
 
-A sample is a sequence of burn_in + length consecutive steps of one environment copy, with the memory
-that the actor had before its first step. The present network replays the first burn_in steps without
-a gradient, to bring that memory up to date, and learns from the other steps:
+A sample is a sequence of burn_in + length consecutive steps of one environment copy, with the recurrent state
+that the actor had before its first step. The current network replays the first burn_in steps without a
+gradient, to refresh that state, and learns from the remaining steps:
 
     y_t = sum_{i<k} gamma^i r_{t+i} + gamma^k d Q_target(m_{t+k-1}, s_{t+k}, argmax_a Q(m, s_{t+k}, a))
 
@@ -48,11 +48,13 @@ class Config(dqn.DQNOptions):
     suitable_replay: ClassVar[str] = "sequence"
     name: Literal["recurrent_dqn"] = "recurrent_dqn"
     lstm: int = static(64, "width of the LSTM", ge=1)
-    burn_in: int = static(4, "steps that only bring the memory up to date", ge=0)
+    burn_in: int = static(4, "steps that only refresh the recurrent state", ge=0)
     length: int = static(16, "steps of a sequence that are learned from", ge=1)
     batch_size: int = static(32, "sequences per update", per_shard="exact", ge=1)
     rescale: bool = static(False, "learn square roots of values, h(Q), as R2D2 does with unscaled rewards")
-    priority_mix: float = traced(0.9, "share of the largest error in a sequence's priority", ge=0, le=1)
+    priority_mix: float = traced(
+        0.9, "weight of the largest error, against the mean error, in a sequence's priority", ge=0, le=1
+    )
     normalise: NormaliseConfig = NormaliseConfig()
 
     @property

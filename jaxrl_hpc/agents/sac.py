@@ -1,14 +1,14 @@
-"""Soft actor-critic (Haarnoja et al. 2018): a stochastic policy that is paid for its entropy.
+"""Soft actor-critic (Haarnoja et al. 2018): a stochastic policy with an entropy bonus.
 
     a' ~ pi(.|s_k),   y = R_k + gamma^k d (min_{i in M} Q_i_target(s_k, a') - alpha log pi(a'|s_k))
     critics      w sum_i (y - Q_i(s, a))^2 / 2
     policy       alpha log pi(a|s) - min_i Q_i(s, a),  a = tanh(m(s) + sigma(s) n)
     temperature  log alpha (H - target),  H = -log pi(a|s): alpha rises while the entropy is below its target
 
-k is n, or less where the episode ends inside the window; d is 0 where it terminated; entropy counts at step
-k only. Networks see actions in [-1, 1], and log-probabilities are of these. All gradients are taken at the
-same parameters, so that one reduction over devices and ranks serves them. The importance weights w of a
-prioritised replay correct the critics only, as in TD3. What followed SAC is made of its options:
+k is n, or less where the episode ends inside the window; d is 0 where it terminated; entropy counts at step k
+only. Networks see actions in [-1, 1], and log-probabilities are of these. All gradients are taken at the same
+parameters, so that one reduction over devices and ranks covers them. The importance weights w of a
+prioritised replay correct the critics only, as in TD3. Successors of SAC are combinations of its options:
 
     REDQ (Chen et al. 2021)     critics: 10, target_subset: 2, policy_value: mean, policy_delay: G,
                                 and G updates per step (workflow.updates_per_iteration)
@@ -16,14 +16,14 @@ prioritised replay correct the critics only, as in TD3. What followed SAC is mad
     CrossQ (Bhatt et al. 2024)  batch_norm: no target network; one pass over (s, a) and (s_k, a') together,
                                 each normalised by the moments of both
 
-Batch norm's running moments, by which the policy's loss sees the critics, are in `aux`. Where a batch is
-divided over shards, each normalises by the moments of its part, and the running ones follow their mean.
+`aux` holds the running moments of batch norm, which the policy's loss uses. Where a batch is divided over
+shards, each shard normalises by the moments of its part, and the running moments track their mean.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from pydantic import model_validator
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.action_space import check_continuous
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import WindowAgentConfig
 from jaxrl_hpc.networks.critic import STATISTICS, Critics
 from jaxrl_hpc.networks.policy import GaussianActor
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -42,45 +43,45 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
 
 
-class Config(optimise.OptimiserConfig):
+class Config(WindowAgentConfig):
     """SAC's settings."""
 
-    suitable_replay: ClassVar[str] = "uniform"
     name: Literal["sac"] = "sac"
     network: NetworkConfig = NetworkConfig(hidden=(256, 256))
-    critic_network: NetworkConfig | None = static(None, "of the critics; null: as `network`")
+    critic_network: NetworkConfig | None = static(None, "network of the critics; null: the same as `network`")
     learning_rate: float = traced(1e-3, "Adam step size of the critics", gt=0)
     actor_learning_rate: float = traced(3e-4, "Adam step size of the policy", gt=0)
     max_grad_norm: float = traced(0.0, "gradients are scaled down to this global norm; 0: never", ge=0)
     learn_temperature: bool = static(True, "adjust the temperature to hold the entropy at its target")
-    temperature: float = traced(1.0, "weight of the entropy; where it is learned: at the start", gt=0)
+    temperature: float = traced(1.0, "weight of the entropy; its initial value if it is learned", gt=0)
     temperature_learning_rate: float = traced(3e-4, "Adam step size of the temperature", gt=0)
     target_entropy: float = traced(
-        -1.0, "per dimension of the action, in half ranges; 0.69: uniform", le=0.69
+        -1.0, "entropy target per action dimension, in half ranges; 0.69: uniform", le=0.69
     )
-    log_std: float = static(0.0, "log standard deviation at the start", ge=-5, le=2)
+    log_std: float = static(0.0, "initial log standard deviation", ge=-5, le=2)
     critics: int = static(2, "independent critics", ge=1, le=64)
     target_subset: int = static(
-        0, "random critics per update, the smallest of which is the target (REDQ); 0: all", ge=0
+        0, "targets use the minimum over this many randomly chosen critics (REDQ); 0: all", ge=0
     )
-    policy_value: Literal["min", "mean"] = static("min", "over critics: the value that the policy climbs")
+    policy_value: Literal["min", "mean"] = static(
+        "min", "the policy maximises this statistic over the critics"
+    )
     policy_delay: int = static(1, "critic updates per update of policy and temperature", ge=1)
-    dropout: float = static(0.0, "share of the critics' hidden units left out at random (DroQ)", ge=0, lt=1)
+    dropout: float = static(0.0, "dropout rate of the critics' hidden units (DroQ)", ge=0, lt=1)
     batch_norm: bool = static(False, "batch norm in the critics and no target networks (CrossQ)")
     n_step: int = static(1, "length of the return before bootstrapping", ge=1, le=64)
     batch_size: int = static(256, "transitions per update", per_shard="exact", ge=1)
     gamma: float = traced(0.99, "discount", ge=0, le=1)
-    target_rate: float = traced(0.005, "part of the way the targets move per update", gt=0, le=1)
+    target_rate: float = traced(
+        0.005, "soft updates: fraction of the way to the online networks per update", gt=0, le=1
+    )
     noise_memory: float = traced(
         0.0, "correlation of exploration from step to step; 0: independent draws", ge=0, lt=1
     )
-    random_fraction: float = traced(0.0, "part of the run that begins with uniform actions", ge=0, le=1)
+    random_fraction: float = traced(
+        0.0, "fraction of the run, from its start, with uniformly random actions", ge=0, le=1
+    )
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def window(self) -> int:
-        """Steps of a replay sample."""
-        return self.n_step
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:
@@ -230,7 +231,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
         now = due(state.step)
         if config.policy_delay == 1:
             grads = policy_gradient(others)
-        else:  # zero, and not computed, in updates that leave the policy alone
+        else:  # zero, and not computed, in updates without a policy step
             grads = jax.lax.cond(
                 now, policy_gradient, lambda params: jax.tree.map(jnp.zeros_like, params), others
             )
@@ -243,7 +244,7 @@ def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
             "temperature": alpha,
         }
         statistics = {"number": jnp.float32(1), "moments": moments} if config.batch_norm else ()
-        # with the gradients: where they are applied later, the step may be another one by then
+        # sent with the gradients: they may be applied at a later step
         sent = {"params": grads | {"critic": critic_grads}, "due": now.astype(jnp.float32)}
         return sent, UpdateInfo(metrics, distance, statistics)
 

@@ -4,8 +4,8 @@ smoothed target actions. With these three off it is DDPG (Lillicrap et al. 2016;
     a' = clip(pi_target(s_k) + clip(noise, -c, c)),   y = R_k + gamma^k d min_i Q_i_target(s_k, a')
     critics: w sum_i (y - Q_i(s, a))^2 / 2            policy, every `policy_delay` updates: -Q_1(s, pi(s))
 
-With `behaviour_cloning` it is TD3+BC (Fujimoto & Gu 2021), for actions that somebody else chose: the policy
-stays near them, by a loss in which values count as much as their size allows,
+With `behaviour_cloning` it is TD3+BC (Fujimoto & Gu 2021), for recorded actions: the policy stays near them,
+by a loss that normalises values by their magnitude,
 
     policy: -lambda Q_1(s, pi(s)) + mean (pi(s) - a)^2,   lambda = bc_alpha / mean |Q_1(s, pi(s))|
 
@@ -21,7 +21,7 @@ of a prioritised replay correct the critics' regression only; the policy's loss 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from jaxrl_hpc.agents import normalise
 from jaxrl_hpc.agents.action_space import check_continuous
 from jaxrl_hpc.agents.normalise import NormaliseConfig
+from jaxrl_hpc.agents.settings import WindowAgentConfig
 from jaxrl_hpc.networks.critic import Critics
 from jaxrl_hpc.networks.policy import DeterministicActor
 from jaxrl_hpc.networks.torso import NetworkConfig, as_features, make_torso
@@ -38,39 +39,37 @@ from jaxrl_hpc.schema import static, traced
 from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, UpdateInfo, Windows
 
 
-class TD3Options(optimise.OptimiserConfig):
-    """What TD3 and DDPG share."""
+class TD3Options(WindowAgentConfig):
+    """Settings shared by TD3 and DDPG."""
 
-    suitable_replay: ClassVar[str] = "uniform"
     network: NetworkConfig = NetworkConfig(hidden=(256, 256))
     learning_rate: float = traced(1e-3, "Adam step size of the critics", gt=0)
     actor_learning_rate: float = traced(1e-3, "Adam step size of the policy", gt=0)
     max_grad_norm: float = traced(0.0, "gradients are scaled down to this global norm; 0: never", ge=0)
-    twin: bool = static(True, "two critics; the smaller of their targets counts")
+    twin: bool = static(True, "two critics; targets use the smaller value")
     policy_delay: int = static(2, "critic updates per update of the policy and the targets", ge=1)
     smoothing: float = traced(0.2, "noise on target actions, in half ranges of the action", ge=0)
-    smoothing_clip: float = traced(0.5, "largest such noise", ge=0)
+    smoothing_clip: float = traced(0.5, "the noise on target actions is clipped to this", ge=0)
     n_step: int = static(1, "length of the return before bootstrapping", ge=1, le=64)
     batch_size: int = static(128, "transitions per update", per_shard="exact", ge=1)
     gamma: float = traced(0.99, "discount", ge=0, le=1)
-    target_rate: float = traced(0.005, "part of the way the targets move per update", gt=0, le=1)
+    target_rate: float = traced(
+        0.005, "soft updates: fraction of the way to the online networks per update", gt=0, le=1
+    )
     noise: Literal["gaussian", "ou"] = static("gaussian", "exploration: independent, or correlated over time")
-    noise_scale: float = traced(0.1, "its standard deviation per step, in half ranges of the action", ge=0)
-    noise_theta: float = traced(0.15, "ou: part of the noise forgotten per step", gt=0, le=1)
-    random_fraction: float = traced(0.0, "part of the run that begins with uniform actions", ge=0, le=1)
-    behaviour_cloning: bool = static(False, "the policy stays near the actions it learns from (TD3+BC)")
-    bc_alpha: float = traced(2.5, "weight of values against imitation; 0: imitation alone", ge=0)
-    bc_fraction: float = traced(1.0, "part of the run in which imitation counts", ge=0, le=1)
+    noise_scale: float = traced(
+        0.1, "standard deviation of exploration noise per step, in half ranges of the action", ge=0
+    )
+    noise_theta: float = traced(0.15, "ou: rate at which the noise decays to zero per step", gt=0, le=1)
+    random_fraction: float = traced(
+        0.0, "fraction of the run, from its start, with uniformly random actions", ge=0, le=1
+    )
+    behaviour_cloning: bool = static(False, "keep the policy near the recorded actions (TD3+BC)")
+    bc_alpha: float = traced(2.5, "weight of the value term against imitation; 0: imitation only", ge=0)
+    bc_fraction: float = traced(
+        1.0, "fraction of the run during which the imitation term is used", ge=0, le=1
+    )
     normalise: NormaliseConfig = NormaliseConfig()
-
-    @property
-    def window(self) -> int:
-        """Steps of a replay sample."""
-        return self.n_step
-
-    @property
-    def hidden_widths(self) -> tuple[int, ...]:
-        return self.network.hidden
 
 
 class Config(TD3Options):
@@ -86,6 +85,7 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
     action_size = math.prod(spec.action_shape)
     policy_net = DeterministicActor(make_torso(config.network, spec), action_size)
     critic_net = Critics(config.network, spec, 2 if config.twin else 1)
+    first_critic = Critics(config.network, spec, 1)  # the policy follows this one: the other is not looked at
 
     def features(obs: Array) -> Array:
         return as_features(obs, spec, config.network.torso)
@@ -160,7 +160,7 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
 
         def policy_loss(params: PyTree) -> Array:
             chosen = policy(params, obs)
-            values = critics(state.params["critic"], obs, chosen)[0]
+            values: Array = first_critic.apply(state.params["critic"], features(obs), chosen)[0]
             if not config.behaviour_cloning:
                 return -values.mean()
             size = jax.lax.stop_gradient(jnp.abs(values).mean()) + 1e-6
@@ -172,7 +172,7 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
             state.params["critic"]
         )
         policy_params, due = state.params["policy"], policy_due(state.step)
-        policy_grads = jax.lax.cond(  # zero, and not computed, in updates that leave the policy alone
+        policy_grads = jax.lax.cond(  # zero, and not computed, in updates without a policy step
             due,
             jax.grad(policy_loss),
             lambda params: jax.tree.map(jnp.zeros_like, params),
@@ -181,7 +181,7 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
         size = jnp.abs(error).mean(axis=0)
         metrics = {"loss": loss, "q_value": values[0].mean(), "td_error": size.mean()}
         grads = {"critic": critic_grads, "policy": policy_grads}
-        # with the gradients: where they are applied later, the step may be another one by then
+        # sent with the gradients: they may be applied at a later step
         return {"params": grads, "due": due.astype(jnp.float32)}, UpdateInfo(metrics, size)
 
     def apply(state: LearnerState, grads: PyTree, statistics: PyTree = ()) -> LearnerState:

@@ -1,7 +1,7 @@
-"""A learned world for planning: standardisation, loss, simulation, and its error on what is new.
+"""A learned world model for planning: standardisation, loss, simulation, and error on new data.
 
-The model predicts standardised changes of the state and rewards. Its statistics and its error grow
-from fresh steps, before these are learned from, so the error is that of a prediction, not of a fit.
+The model predicts standardised changes of the state and rewards. Its statistics and its error are updated
+from new steps before these are learned from, so the error is a prediction error, not a training error.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class WorldModelConfig(AgentConfig):
     ensemble: int = static(1, "world models", ge=1, le=16)
     model_hidden: tuple[int, ...] = static((64, 64), "widths of a world model's layers", min_length=1)
     model_learning_rate: float = traced(1e-3, "Adam step size of the world model", gt=0)
-    model_tolerance: float = traced(0.1, "largest model_error with which simulated steps count", gt=0)
+    model_tolerance: float = traced(0.1, "simulated steps are used while model_error is at most this", gt=0)
 
 
 class Knowledge(NamedTuple):
-    """What is known apart from the model's parameters."""
+    """What is stored besides the model's parameters."""
 
     state: running_stats.RunningStats  # [D]
     change: running_stats.RunningStats  # [D]
@@ -42,7 +42,7 @@ class Knowledge(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """What an unroll adds; the sum over shards belongs to all of them."""
+    """Increments from an unroll, to be summed over shards."""
 
     state: running_stats.Sums
     change: running_stats.Sums
@@ -57,7 +57,7 @@ def unknown(size: int) -> Knowledge:
 
 
 def _spread(statistics: running_stats.RunningStats) -> Array:
-    return jnp.sqrt(running_stats.variance(statistics)) + 1e-3  # constant parts must not be blown up
+    return jnp.sqrt(running_stats.variance(statistics)) + 1e-3  # constant elements must not be scaled up
 
 
 def _standard(statistics: running_stats.RunningStats, x: Array) -> Array:
@@ -79,7 +79,8 @@ def errors(known: Knowledge, found: Prediction, state: Array, step: Transition) 
 
 
 def simulate(known: Knowledge, found: Prediction, state: Array, key: Array) -> tuple[Array, Array, Array]:
-    """Next states [N, D], rewards [N], probabilities to go on [N], by a random member each. Consumes key."""
+    """Next states [N, D], rewards [N], continuation probabilities [N], by a random member each. Consumes
+    key."""
     member = jax.random.randint(key, (state.shape[0],), 0, found.reward.shape[0])
 
     def pick(x: Array) -> Array:
@@ -103,7 +104,7 @@ def fresh(
     steps: Transition,
     code: Callable[[Array], Array],
 ) -> Fresh:
-    """What an unroll [T, B] of new steps teaches before it is learned from; `code` makes actions [N, A]."""
+    """Increments from an unroll [T, B] that was not learned from yet; `code` makes actions [N, A]."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps._replace(extras=()))
     state = flat.obs.reshape(flat.reward.shape[0], -1)
     change = flat.next_obs.reshape(state.shape) - state
@@ -120,7 +121,7 @@ def fresh(
 
 
 def learn(known: Knowledge, new: Fresh) -> Knowledge:
-    """Knowledge with the steps of `fresh` in it."""
+    """The statistics updated by `fresh`."""
     count = jnp.maximum(new.state.number, 1.0)
     keep = ERROR_MEMORY
     return Knowledge(

@@ -24,7 +24,7 @@ def make(name: str, spec: EnvSpec, *, num_envs: int = 8, **settings: Any) -> Age
     Args:
       name: such as "dqn"; `jaxrl-hpc list agents` shows all.
       spec: of the environment, `env.spec`.
-      num_envs: environment copies of all processes; matters to agents that explore differently in each.
+      num_envs: environment copies of all processes, for agents that explore differently in each.
       settings: as in a config; nested ones as mappings or by dotted names.
 
     Returns:

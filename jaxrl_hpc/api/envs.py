@@ -18,10 +18,10 @@ __all__ = ["make", "names"]
 
 
 def make(name: str, **settings: Any) -> Env:
-    """An environment, as many copies of it as it is given keys.
+    """An environment; it runs as many copies as it is given keys.
 
     Args:
-      name: such as "CartPole-v1", or `module:Class` of your own (gymnax or Gymnasium).
+      name: such as "CartPole-v1", or `module:Class` for a class of your own (gymnax or Gymnasium).
       settings: as in a config, such as params={"max_steps_in_episode": 200}.
     """
     component, config = settings_of("env", name, settings)

@@ -1,6 +1,6 @@
-"""How things look in a notebook: small tables, curves as inline SVG, a progress bar that moves.
+"""Notebook display: small tables, curves as inline SVG, a progress bar.
 
-Nothing here needs IPython, but where it runs, progress is shown by it.
+IPython is used to show progress where it runs, and is not needed otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CELL = "text-align:left;padding:2px 12px 2px 0"
 
 
 def text(value: Any) -> str:
-    """A value as people read it."""
+    """A value formatted for display."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -39,7 +39,7 @@ def facts(rows: Mapping[str, Any]) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A row per thing."""
+    """A table with one row per entry."""
     head = "".join(f'<th style="{CELL}">{html.escape(name)}</th>' for name in names)
     body = "".join(
         "<tr>" + "".join(f'<td style="{CELL}">{html.escape(text(v))}</td>' for v in row) + "</tr>"
@@ -75,14 +75,14 @@ class Silent(Progress):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to take away."""
+        """Does nothing."""
 
     def say(self, text: str) -> None:
-        """Not even that."""
+        """Does nothing."""
 
 
 class InNotebook(Progress):
-    """One bar below the cell, updated as the run goes on."""
+    """One bar below the cell, updated during the run."""
 
     def __enter__(self) -> InNotebook:
         from IPython.display import HTML, display
@@ -100,7 +100,7 @@ class InNotebook(Progress):
         self._draw(self.status())
 
     def say(self, text: str) -> None:
-        """The bar says it all."""
+        """Not shown: the bar is enough."""
 
     def _draw(self, status: str) -> None:
         if self._shown is not None:
@@ -123,7 +123,7 @@ def in_notebook() -> bool:
 
 
 def progress(quiet: bool) -> type[Progress]:
-    """What suits the place where this process runs."""
+    """Progress display for the environment of this process."""
     return Silent if quiet else InNotebook if in_notebook() else Progress
 
 

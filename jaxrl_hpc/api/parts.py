@@ -1,7 +1,7 @@
 """Components with plain arguments: settings are keyword arguments, checked as in a config.
 
-Numbers that a compiled program takes as arguments (`traced` settings) have the settings' values unless others
-are given: `agent.init(key)`, or `agent.init(key, {"learning_rate": 1e-4})`.
+Numbers that a compiled program takes as arguments (`traced` settings) take their values from the settings
+unless others are given: `agent.init(key)`, or `agent.init(key, {"learning_rate": 1e-4})`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AgentOrigin(NamedTuple):
-    """How an agent was made."""
+    """Records how an agent was made."""
 
     config: AgentConfig
     spec: EnvSpec
@@ -106,9 +106,9 @@ def with_numbers(agent: Agent, origin: AgentOrigin) -> Agent:
 
 
 def documented(section: str, package: str) -> Callable[[F], F]:
-    """For a function that is named like a component: its signature and help show the component's settings.
+    """Decorates a function named after a component: its signature and help show the component's settings.
 
-    It also carries what the component's module has (`rl.agents.dqn.Config`), since it stands for it.
+    It also has the attributes of the component's module, such as `rl.agents.dqn.Config`.
     """
 
     def decorate(function: F) -> F:
@@ -146,7 +146,7 @@ def _short(value: Any) -> str:
 
 
 def attribute_of(module: str, section: str, package: str, make: Callable[..., Any], name: str) -> Any:
-    """`rl.agents.NAME` where that is no function here: a plug-in's component, or a module of the package.
+    """Resolves `rl.agents.NAME` for other names: a plug-in's component, or a module of the package.
 
     Args:
       module: that was asked.

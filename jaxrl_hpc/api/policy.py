@@ -2,9 +2,9 @@
 
     policy = run.policy()
     action = policy(obs)                 # obs [*obs_shape], or [B, *obs_shape] for B actions
-    policy.reset()                       # where an episode begins, for agents with a memory
+    policy.reset()                       # at the start of an episode, for agents with memory
 
-`policy.act(obs, carry)` is the same without anything remembered inside.
+`policy.act(obs, carry)` is the same without internal state.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from jaxrl_hpc.types import Agent, Array, EnvSpec, PyTree
 
 
 class Policy:
-    """What an agent does, compiled once per batch size.
+    """The policy of an agent, compiled once per batch size.
 
     Args:
-      agent: who acts.
+      agent: the agent that acts.
       params: as from `agent.actor`.
       spec: of the environment.
-      greedy: the best action; False: as the agent explores.
-      seed: of the randomness of an agent that explores.
+      greedy: the best action; False: with the agent's exploration.
+      seed: for an agent that explores.
     """
 
     def __init__(self, agent: Agent, params: PyTree, spec: EnvSpec, greedy: bool = True, seed: int = 0):
@@ -42,24 +42,24 @@ class Policy:
 
     @property
     def has_memory(self) -> bool:
-        """Whether actions depend on what was seen before."""
+        """Whether actions depend on earlier observations."""
         return bool(jax.tree.leaves(self._agent.carry(jnp.zeros(1, jnp.int32))))
 
     def __call__(self, obs: Any) -> np.ndarray:
-        """An action, or one per observation; remembers what the agent remembers until `reset`."""
+        """An action, or one per observation. Keeps the recurrent state until `reset`."""
         action, self._carry = self.act(obs, self._carry)
         return np.asarray(action)
 
     def reset(self) -> None:
-        """An episode begins: forget."""
+        """Start a new episode: clears the recurrent state."""
         self._carry = None
 
     def act(self, obs: Any, carry: PyTree = None, key: Array | None = None) -> tuple[Array, PyTree]:
         """(action, carry) from an observation and the carry before it; None at the start of an episode.
 
         Args:
-          obs: [*obs_shape], or [B, *obs_shape]; of several parts also as a mapping or tuple of them.
-          carry: what the call before gave.
+          obs: [*obs_shape], or [B, *obs_shape]; observations of several parts also as a mapping or tuple.
+          carry: as returned by the previous call.
           key: randomness of an agent that explores; by default the policy's own.
         """
         if self.spec.layout:

@@ -2,7 +2,7 @@
 
     memory = rl.replay.prioritised(example, capacity=2**16, batch_size=128, window=3)
     state = memory.init()
-    state = memory.add(state, item)                  # the state goes in and is used up
+    state = memory.add(state, item)                  # consumes the state given to it
     batch = memory.sample(state, key)                # data [window, batch_size, …], weight, index
     state = memory.prioritise(state, batch.index, td_error)
 
@@ -10,8 +10,8 @@
 `num_envs=B` every `add` brings one item of each of B streams, [B, …], and with `unroll_length=T` that many
 steps, [T, B, …]. Windows are consecutive items of one stream. An entry `last` marks the end of an episode.
 
-The functions are compiled, and work in place: they may be called from a NumPy or PyTorch loop as they are, or
-inside of a jitted function. Sampling makes sense once `memory.min_steps` items have been added.
+The functions are compiled and work in place: call them from a NumPy or PyTorch loop, or inside a jitted
+function. Sampling makes sense once `memory.min_steps` items have been added.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIN_SIZE = 1_000  # windows before learning, where the capacity allows that
 
 
 class ReplayOrigin(NamedTuple):
-    """How a memory was made."""
+    """Records how a memory was made."""
 
     config: ReplayConfig
     example: PyTree
@@ -71,7 +71,7 @@ def make(
 
     Returns:
       init() -> state; add(state, items, priority=None) -> state; sample(state, key) -> Batch;
-      prioritise(state, index, priority) -> state. `add` and `prioritise` use up the state given to them.
+      prioritise(state, index, priority) -> state. `add` and `prioritise` consume the state given to them.
     """
     least = min(MIN_SIZE, max(1, capacity // 2)) if min_size is None else min_size
     sizes = {"capacity": capacity, "min_size": least}
@@ -120,7 +120,7 @@ def example_of(env: Env, agent: Agent) -> Transition:
 
 
 def build(origin: ReplayOrigin, num_envs: int, unroll_length: int) -> Replay:
-    """The memory for so many streams."""
+    """The memory for this number of streams."""
     component, _ = settings_of("replay", origin.config.name, {})
     inner: Replay = component.make(
         origin.config,
@@ -171,12 +171,12 @@ _RATING = {"priority": np.zeros((), np.float32)}
 
 
 def _check_not_used_up(state: PyTree) -> None:
-    """A state that was added to lives on in the one that `add` gave."""
+    """Refuses a state that an earlier `add` or `prioritise` has consumed."""
     leaf = next(iter(jax.tree.leaves(state)), None)
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
         raise UserError(
-            "state: was used up by an earlier call of add or prioritise: go on with what that gave, as in "
-            "state = memory.add(state, items)"
+            "state: was consumed by an earlier call of add or prioritise: continue with what that returned, "
+            "as in state = memory.add(state, items)"
         )
 
 

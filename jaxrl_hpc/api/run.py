@@ -1,10 +1,10 @@
-"""Runs as objects: what was reached, how it went, what the policy does.
+"""Runs as objects: results, metrics, the trained policy.
 
     run = rl.load("runs/cartpole_dqn")
     run.summary["eval_return_score"], run.plot(), run.evaluate(), run.policy()
     rl.compare(["runs/a", "runs/b"]).plot()
 
-A Run reads its folder whenever it is asked, so it is never out of date while the run is trained elsewhere.
+A Run reads its folder on every access, so it stays up to date while another process trains the run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Run:
 
     Args:
       path: its folder.
-      trust: import the code that its config names, also if somebody else trained it.
+      trust: import the code that its config names, even if somebody else trained it.
     """
 
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Every setting that it was trained with; `rl.train(run.config, …)` trains it again."""
+        """All settings of the run; `rl.train(run.config, …)` trains it again."""
         return self._directory.read_config()
 
     @property
     def finished(self) -> bool:
-        """Whether it was trained to the end of its budget."""
+        """Whether training reached the end of the budget."""
         return self._directory.read_summary() is not None
 
     @property
@@ -100,11 +100,11 @@ class Run:
         return evaluate_run(self.path, episodes, seed, changes, trust=self._trust)
 
     def policy(self, seed: int | None = None, greedy: bool = True) -> Policy:
-        """What the agent does: observations in, actions out.
+        """The trained policy: observations in, actions out.
 
         Args:
           seed: which of the run's seeds; the first by default.
-          greedy: the best action; False: as the agent explores.
+          greedy: the best action; False: with the agent's exploration.
         """
         from jaxrl_hpc.api.policy import Policy
         from jaxrl_hpc.runtime.evaluation import load_run
@@ -133,13 +133,13 @@ class Run:
         random: float = 0.0,
         seed: int = 0,
     ) -> Path:
-        """What the agent does as a dataset (Parquet) that the workflow `offline` learns from.
+        """Record the policy's transitions as a dataset (Parquet) for the workflow `offline`.
 
         Args:
           out: the file.
           steps: transitions.
-          policy: as the agent explores, or its best actions.
-          random: share of episodes with random actions instead.
+          policy: "exploring", or "greedy" for its best actions.
+          random: fraction of episodes with random actions instead.
           seed: of start states and draws.
         """
         from jaxrl_hpc.runtime.record import record_run
@@ -268,7 +268,7 @@ def compare(runs: Sequence[str | Path | Run]) -> Comparison:
     """Several runs side by side: `.plot()`, `.table`, `.report()`.
 
     Args:
-      runs: folders, or what `rl.train` and `rl.load` gave.
+      runs: folders, or results of `rl.train` and `rl.load`.
     """
     if isinstance(runs, str | Path | Run):
         runs = [runs]

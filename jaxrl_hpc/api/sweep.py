@@ -4,7 +4,7 @@
     sweep.standings, sweep.table, sweep.report()
     run = rl.train("cartpole_dqn", seed=100, seeds=8, **sweep.best)
 
-`rl.Sweep(folder)` looks at one that is there already, finished or not.
+`rl.Sweep(folder)` opens an existing sweep, finished or not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sweep:
 
     Args:
       path: its folder.
-      trust: import the code that its configs name, also if somebody else made it.
+      trust: import the code that its configs name, even if somebody else made it.
     """
 
     def __init__(self, path: str | Path, *, trust: bool = False) -> None:
@@ -54,7 +54,7 @@ class Sweep:
 
     @property
     def trials(self) -> int:
-        """How many were asked for."""
+        """Number of trials requested."""
         return len(self._plan.trials)
 
     @property
@@ -64,7 +64,7 @@ class Sweep:
 
     @property
     def table(self) -> pa.Table:
-        """A row per trial: values of the axes, seed, status, scores; `.to_pandas()` where there is pandas."""
+        """A row per trial: axis values, seed, status, scores; `.to_pandas()` where pandas is installed."""
         return to_table(rows(self._plan, self._directory))
 
     @property
@@ -148,7 +148,7 @@ def sweep(
     quiet: bool = False,
     **overrides: Any,
 ) -> Sweep:
-    """Run all trials of a sweep on this machine, and return it. Repeated, it continues what is not finished.
+    """Run all trials of a sweep on this machine, and return it. Calling it again continues unfinished trials.
 
     Args:
       config: with `axes` a config, as for `rl.train`; else a sweep: its file, its name in configs/sweeps/,

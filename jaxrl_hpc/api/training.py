@@ -68,7 +68,7 @@ def train(
         folder = Path(run_dir or Path("runs") / settings.run.name)
         if not (run_dir or named or resume or overwrite or ranks.size > 1 or in_batch_job()):
             folder = claim_folder(folder.parent, folder.name)
-            stack.callback(release_folder, folder)  # if no run begins there
+            stack.callback(release_folder, folder)  # if no run starts there
             say(f"run directory {folder}")
         runtime.train(
             settings,
@@ -84,7 +84,7 @@ def train(
 def configured(
     config: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any]
 ) -> tuple[Config, bool]:
-    """A validated config with overrides, and whether somebody gave the run its name."""
+    """A validated config with overrides, and whether the run's name was given explicitly."""
     changes = flat(overrides)
     if isinstance(config, str | Path):
         texts = [override(key, value) for key, value in changes.items()]

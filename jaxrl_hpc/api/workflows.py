@@ -1,10 +1,10 @@
-"""Workflows with plain arguments: parts put together, once they are known to fit.
+"""Workflows with plain arguments: combines parts after checking that they fit together.
 
     flow = rl.workflows.fused(env, agent, memory, num_envs=8)
     state = flow.init(jax.random.key(0))
     state, metrics = jax.jit(flow.step, donate_argnums=0)(state, 100)     # 100 iterations in one program
 
-Workflows of several processes are started by `rl.train` or `jaxrl-hpc train`, which know the job.
+Workflows of several processes are started by `rl.train` or `jaxrl-hpc train`, which set up the job.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def fused(
     """Acting and learning as one compiled program on one device.
 
     Args:
-      env: what to learn in.
-      agent: who learns, from `rl.agents`.
-      memory: what it learns from, from `rl.replay`; by default what suits the agent.
+      env: the environment.
+      agent: from `rl.agents`.
+      memory: from `rl.replay`; by default one that suits the agent.
       num_envs: environment copies.
-      total_env_steps: budget over which exploration, step sizes and the like are scheduled.
+      total_env_steps: budget over which exploration, step sizes and other schedules run.
       settings: as in a config.
 
     Returns:
@@ -80,7 +80,7 @@ def fused(
 
 
 def _check_agent(made: AgentOrigin, env: Env, num_envs: int) -> None:
-    """An agent sees an environment through shapes; those must be the ones that it was made for."""
+    """Checks that the environment has the shapes and bounds that the agent was made for."""
     for field in ("obs_shape", "num_actions", "action_shape"):
         ours, theirs = getattr(made.spec, field), getattr(env.spec, field)
         if ours != theirs:
@@ -98,7 +98,7 @@ def _check_agent(made: AgentOrigin, env: Env, num_envs: int) -> None:
 def _fitting(
     env: Env, agent: Agent, memory: Replay | None, num_envs: int, unroll_length: int
 ) -> Replay | None:
-    """The memory for this many copies, if it is what the agent learns from."""
+    """The memory for this many copies, if it suits the agent."""
     made: AgentOrigin | None = agent.origin
     name = made.config.name if made else "this agent"
     if not isinstance(agent.needs, Windows):

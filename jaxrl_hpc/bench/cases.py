@@ -1,8 +1,9 @@
-"""The work of `bench train`, said once for all libraries.
+"""The workloads of `bench train`, defined once for all libraries.
 
 CartPole-v1 (TD3: Pendulum-v1), MLP 64 x 64, batch 128, replay of 65,536, Adam, soft target updates. All
-libraries get the same sizes, activations and numbers of updates; what a peer computes decides what we do:
-double DQN beside rejax, plain DQN beside the others. Evaluation is left out.
+libraries get the same sizes, activations and numbers of updates; we match what the peer computes: double DQN
+against rejax, plain DQN against the others. Evaluation is left out. Breakout (Atari) has the network of its
+config, shared by policy and value, and four stacked frames; the loss of a life ends an episode.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ FOREVER = 2**31 - 1  # budget: schedules must not end while the clock runs
 
 
 class Work(NamedTuple):
-    """What is trained how. Peers get it as JSON."""
+    """One workload. Peers get it as JSON."""
 
     algorithm: str  # dqn, ppo, td3
     env: str
@@ -32,11 +33,16 @@ class Work(NamedTuple):
     seed: int = 0
     budget: int = FOREVER  # environment steps of a seed
     exploration_fraction: float = 0.2  # dqn: part of the budget over which epsilon falls
+    filters: tuple[int, ...] = ()  # of convolutions before one layer of `width`
+    kernel: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    clip: float = 0.2  # ppo
+    dtype: str = "float32"  # ours only
     warm: bool = True  # start with a replay that is full enough to learn from
 
 
 def our_config(work: Work) -> dict[str, Any]:
-    """The work as a config of ours."""
+    """The workload as one of our configs."""
     config: dict[str, Any] = {
         "agent": {
             "name": work.algorithm,
@@ -56,6 +62,13 @@ def our_config(work: Work) -> dict[str, Any]:
         },
     }
     agent = config["agent"]
+    if work.filters:
+        convolutions = {name: list(getattr(work, name)) for name in ("filters", "kernel", "stride")}
+        agent["network"] = {**convolutions, "hidden": [work.width], "dtype": work.dtype}
+        agent |= {"epochs": work.epochs, "minibatches": work.minibatches, "clip": work.clip}
+        agent |= {"share_torso": True, "acting_values": True}  # as the peers do
+        config["run"]["log_every"] = work.num_envs * work.unroll_length  # a chunk is an iteration, as theirs
+        return config
     if work.algorithm == "ppo":  # the peers clip values too
         agent |= {"epochs": work.epochs, "minibatches": work.minibatches, "clip_value": True}
         return config
@@ -93,6 +106,22 @@ def dqn(num_envs: int, **other: Any) -> Work:
 def ppo(num_envs: int, **other: Any) -> Work:
     settings = {"unroll_length": 128, "epochs": 4, "minibatches": 4, "learning_rate": 2.5e-4, **other}
     return Work("ppo", "CartPole-v1", num_envs, **settings)
+
+
+def atari(**other: Any) -> Work:
+    """configs/atari_breakout_ppo.yaml."""
+    settings: dict[str, Any] = {
+        "filters": (16, 32),
+        "kernel": (8, 4),
+        "stride": (4, 2),
+        "width": 256,
+        "unroll_length": 128,
+        "epochs": 3,
+        "minibatches": 8,
+        "clip": 0.1,
+        **other,
+    }
+    return Work("ppo", "Breakout-Atari", 8, **settings)
 
 
 PLAIN = ("purejaxrl", "sbx", "stable_baselines3")  # DQN without the double estimator
@@ -147,6 +176,26 @@ CASES = (
     ),
 )
 
+# apart from the others, because it takes minutes
+ATARI_CASES = (
+    Case(
+        "atari_ppo",
+        "PPO on Breakout (Atari), 8 environments × 128 steps",
+        atari(),
+        ("stable_baselines3",),
+        1.5,
+        pinned=True,
+        pinned_goal=1.5,
+    ),
+    Case(
+        "atari_ppo_bfloat16",
+        "the same, ours with products of bfloat16",
+        atari(dtype="bfloat16"),
+        ("stable_baselines3",),
+        pinned=True,
+    ),
+)
+
 # the replay's size must not matter: (slots, measure rejax there too)
 SLOTS = ((4_096, True), (65_536, True), (262_144, True), (2**20, False))
 SLOTS_GOAL = 1.3  # largest slowdown from the first to the last
@@ -155,7 +204,7 @@ SLOT_CASES = tuple(
     for slots, peer in SLOTS
 )
 
-# what prioritised replay costs: the same work with uniform and with prioritised replay
+# cost of prioritised replay: the same workload with uniform and with prioritised replay
 PRIORITY_GOAL = 1.2  # largest CPU time of an update, relative to uniform replay
 PRIORITY_CASES = tuple(
     Case(f"{kind}_{slots}", f"{kind} replay, {slots:,} slots", dqn(8, capacity=slots, replay=kind))

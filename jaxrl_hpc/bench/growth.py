@@ -4,10 +4,10 @@ examples:
   jaxrl-hpc bench growth --quick
   jaxrl-hpc bench growth --json bench_growth.json --plot growth.svg
 
-Trains with each size of one axis in turns and shows CPU time per unit of work, and the peak of memory. The
-unit is what should cost the same at every size: an environment step, of any seed; an update, whatever the
-replay holds; a row of the batch; a million floating-point operations of the matrix products for the width.
-A `growth` above 1 is more than the work: the CPU time per unit relative to the cheapest smaller size.
+Trains with each size of one axis in turns and shows CPU time per unit of work, and peak memory. The unit is
+what should cost the same at every size: an environment step of any seed; an update, whatever the size of the
+replay; a row of the batch; a million floating-point operations of matrix products for the width. `growth` is
+the CPU time per unit relative to the cheapest smaller size: above 1, cost grows faster than the work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALL_REPLAY = 4_096  # where the replay is not what grows
 
 
 class Axis(NamedTuple):
-    """One thing that grows."""
+    """One axis of growth."""
 
     name: str
     title: str

@@ -1,7 +1,7 @@
-"""Taking turns: workers (worker.py) that are all ready run one at a time, round after round.
+"""Interleaved measurement: workers (worker.py) run one at a time in turns, round after round.
 
-What else the machine does then falls on all of them alike, so the ratio within a round means more than
-any rate; ratios are medians over rounds.
+Other load on the machine then affects all of them alike, so ratios within a round are more reliable than
+rates; ratios are medians over rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ THREAD_SETTINGS = ("NPROC", "XLA_FLAGS", "OMP_NUM_THREADS")
 
 
 class Entry(NamedTuple):
-    """Who does which work, and how it is started."""
+    """A library, its workload, and how it is started."""
 
     library: str
     case: str
@@ -51,7 +51,7 @@ class Peers(NamedTuple):
 
 
 class Worker:
-    """A process that runs when asked."""
+    """A process that runs on request."""
 
     def __init__(self, entry: Entry, peers: Peers):
         self.entry = entry
@@ -176,7 +176,7 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What a reader needs to know of the machine."""
+    """Facts about the machine for the report."""
     import importlib.metadata
 
     name = platform.processor() or platform.machine()

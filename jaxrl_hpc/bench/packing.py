@@ -61,7 +61,7 @@ def _core_seconds() -> float:
 
 
 class Watch:
-    """Processes of ours, the time they take, and the most memory that they hold together."""
+    """Our processes, the time they take, and their combined peak memory."""
 
     def __init__(self) -> None:
         self.began, self.used_before = time.perf_counter(), _core_seconds()

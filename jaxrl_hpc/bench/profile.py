@@ -1,4 +1,4 @@
-"""Where the time of one training iteration goes: DQN, 8 environments : 1 update, batch 128, one thread.
+"""Time of one training iteration by part: DQN, 8 environments : 1 update, batch 128, one thread.
 
 examples:
   jaxrl-hpc bench pieces --quick

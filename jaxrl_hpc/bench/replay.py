@@ -1,9 +1,9 @@
-"""`jaxrl-hpc bench replay`: the sum tree and the whole replay beside other libraries.
+"""`jaxrl-hpc bench replay`: the sum tree and the whole replay compared with other libraries.
 
-All cases are compiled first and then measured in turns, round after round, so that what else the machine
-does falls on all of them alike; a cell is the median over rounds of CPU time per operation. The bound is
-the traffic that a cycle cannot avoid: the distinct cache lines that B random leaves and their ancestors
-lie on, read once and written once, at the copy bandwidth measured on an array of the tree's size.
+All cases are compiled first and then measured in turns, so that other load on the machine affects all of them
+alike; a cell is the median over rounds of CPU time per operation. The bound is the traffic that a cycle
+cannot avoid: the distinct cache lines that B random leaves and their ancestors lie on, read once and written
+once, at the copy bandwidth measured on an array of the tree's size.
 """
 
 from __future__ import annotations

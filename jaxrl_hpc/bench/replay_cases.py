@@ -1,4 +1,4 @@
-"""What `bench replay` measures of ours, and how everything is timed.
+"""Our cases of `bench replay`, and how everything is timed.
 
 Tree only, inside a compiled loop: add 16 priorities, sample B, update B, and the three as one cycle. With
 payload, called from Python: transitions of a small task (two observations of 4 numbers, action, reward,
@@ -68,11 +68,11 @@ def repeats_for(batch: int) -> int:
 
 
 def tree_cases(
-    kernel: str, capacity: int, batch: int, fanout: int, ops: tuple[str, ...]
+    kernel: kernels.Kernel, capacity: int, batch: int, fanout: int, ops: tuple[str, ...]
 ) -> Iterator[ReplayCase]:
     """Our tree: kernel "auto" (compiled on CPU) or "jax"."""
     shape = sum_tree.layout(capacity, fanout)
-    operation = kernels.operations(shape, kernel, number=batch, stratified=True)  # type: ignore[arg-type]
+    operation = kernels.operations(shape, kernel, number=batch, stratified=True)
 
     def start() -> Any:
         values = np.random.default_rng(0).exponential(size=capacity).astype(np.float32)

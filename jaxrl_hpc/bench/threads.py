@@ -1,4 +1,4 @@
-"""From which layer width on do more XLA threads speed up a single run?
+"""The layer width from which more XLA threads speed up a single run.
 
 examples:
   jaxrl-hpc bench threads --quick

@@ -7,12 +7,13 @@ examples:
   jaxrl-hpc bench train --peer-path ../purejaxrl --only ppo_16
   jaxrl-hpc bench train --only returns
 
-The peers are rejax, sbx and stable-baselines3, from an environment of their own (`make bench` makes it),
-and purejaxrl from a checkout (--peer-path). Every library runs in a process of its own, started as it is by
-default; where the table says pinned, held to one core. Steps and updates are counted by the libraries
-themselves. Compiling is measured apart, evaluation is left out. Rounds alternate between the libraries, so
-that other load on the machine falls on all alike: trust the ratios, not the rates. `returns` trains every
-library for the same number of steps and compares what they reach.
+The peers are rejax, sbx and stable-baselines3, from an environment of their own (`make bench` makes it), and
+purejaxrl from a checkout (--peer-path). Atari (`--only atari_ppo`) is measured only when requested. Every
+library runs in a process of its own, started as it is by default; where the table says pinned, held to one
+core. Steps and updates are counted by the libraries themselves. Compilation is measured separately,
+evaluation is excluded. Rounds alternate between the libraries, so that other load on the machine affects
+all alike: trust the ratios, not the rates. `returns` trains every library for the same number of steps and
+compares what they reach.
 """
 
 from __future__ import annotations
@@ -26,13 +27,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from jaxrl_hpc.bench.cases import CASES, PRIORITY_CASES, PRIORITY_GOAL, SLOT_CASES, SLOTS_GOAL, Case
+from jaxrl_hpc.bench.cases import (
+    ATARI_CASES,
+    CASES,
+    PRIORITY_CASES,
+    PRIORITY_GOAL,
+    SLOT_CASES,
+    SLOTS_GOAL,
+    Case,
+)
 from jaxrl_hpc.bench.interleave import Entry, Peers, cpu_ratio, learn, machine_facts, ratio, take_turns
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runtime.host import available_cores
 
 EXTRA = ("slots", "priorities", "returns")
-NAMES = (*(case.name for case in CASES), *EXTRA)
+ATARI = tuple(case.name for case in ATARI_CASES)
+NAMES = (*(case.name for case in CASES), *ATARI, *EXTRA)
 PEER_PYTHON = Path(".venv-bench/bin/python")
 PACKAGES = ("rejax", "sbx", "stable_baselines3")
 RETURN_SEEDS = 3
@@ -56,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_peers(python: str | None, path: str | None) -> tuple[Peers, dict[str, str]]:
-    """Where the peers are, and the versions of those that can be used."""
+    """The peers' Python, and the versions of those that can be used."""
     chosen = python or (str(PEER_PYTHON) if PEER_PYTHON.exists() else sys.executable)
     script = (
         "import importlib.metadata as m, importlib.util as u, json\n"
@@ -81,7 +91,7 @@ def find_peers(python: str | None, path: str | None) -> tuple[Peers, dict[str, s
 
 
 class Bench:
-    """What is measured how."""
+    """What is measured, and how."""
 
     def __init__(self, peers: Peers, available: Sequence[str], seconds: float, rounds: int, say: Say):
         self.peers, self.available = peers, available
@@ -172,7 +182,7 @@ class Bench:
 
 
 def check_equal_work(case: Case, results: Sequence[dict[str, Any]]) -> None:
-    """All sides did as many updates per environment step, by their own counts."""
+    """Check that all libraries made the same number of updates per environment step, by their own counts."""
     wanted = case.work.num_envs * case.work.unroll_length / (case.work.epochs * case.work.minibatches)
     for result in results:
         taken = result["steps_per_update"]
@@ -195,7 +205,7 @@ def measure(
     seconds: float | None = None,
 ) -> dict[str, Any]:
     """All that is asked for, as plain data; saved after every case, since the whole takes a while."""
-    chosen = list(only or NAMES)
+    chosen = list(only or (name for name in NAMES if name not in ATARI))
     for name in chosen:
         if name not in NAMES:
             raise UserError(f"--only: there is no case {name!r}; known are {', '.join(NAMES)}")
@@ -210,7 +220,7 @@ def measure(
         report["machine"]["load_after"] = machine_facts()["load"]
         save(report)
 
-    for case in CASES:
+    for case in (*CASES, *ATARI_CASES):
         if case.name in chosen:
             report["cases"].append(bench.case(case))
             keep()

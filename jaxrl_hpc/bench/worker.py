@@ -1,8 +1,8 @@
-"""Our side of `bench train`: one piece of work, in a process of its own.
+"""Our side of `bench train`: one workload, in a separate process.
 
     python -m jaxrl_hpc.bench.worker MODE WORK
 
-WORK is the JSON of `bench.cases.Work`; peers/worker.py is the like for other libraries.
+WORK is the JSON of `bench.cases.Work`; peers/worker.py does the same for other libraries.
 """
 
 from __future__ import annotations

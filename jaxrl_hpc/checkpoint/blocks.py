@@ -26,7 +26,7 @@ CHECKED_AT_ONCE = 2**22  # bytes
 
 
 class BrokenCheckpoint(Exception):
-    """A file of a checkpoint is missing, cut short, altered or not ours. The message names it."""
+    """A file of a checkpoint is missing, truncated, altered or not ours. The message names it."""
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

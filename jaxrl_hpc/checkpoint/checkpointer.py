@@ -10,13 +10,13 @@ or logical shard. Its structure is not stored, only leaves by path; `restore` ta
 A directory holds, for save number N, `N.rows` (new replay rows, see rings.py), `N.arrays` (changed
 blocks, see arrays.py) and `N.manifest`, which is renamed into place last and lists every file it
 needs with checksums. Files that none of the `keep` newest checkpoints needs are deleted after each
-commit. Whatever happens while saving, the checkpoint before it stays whole. Ranks of a job use one
+commit. Whatever happens while saving, the previous checkpoint stays intact. Ranks of a job use one
 directory each and agree on a step that all of them have (`restore(like, step=…)`).
 
 With keep > 1, two checkpoints in a row share no file, so that one damaged byte cannot spoil both: a save
-builds on the last checkpoint but one. So rows are written twice and take twice the space. What was written
-is read back before the manifest is. Files of a checkpoint that could not be read are not deleted but moved
-to `damaged/` when the next one is saved.
+builds on the last checkpoint but one. So rows are written twice and take twice the space. Data is read back
+before the manifest is written. Files of a checkpoint that could not be read are not deleted but moved to
+`damaged/` when the next one is saved.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class Saved(NamedTuple):
-    """What a save did."""
+    """Statistics of a save."""
 
     step: int
     data_bytes: int  # written to data files
@@ -120,11 +120,11 @@ class Checkpointer:
     def restore(
         self, like: PyTree, step: int | None = None, place: Callable[[Any], Any] | None = None
     ) -> tuple[int, PyTree, dict[str, Any]]:
-        """The newest good checkpoint (or the one of `step`) as (step, state, host).
+        """The newest good checkpoint (or that of `step`) as (step, state, host).
 
-        `like` is a state, or ShapeDtypeStructs of one. Leaves are NumPy arrays that nobody else holds,
-        and typed keys; `place`, e.g. jnp.array, is applied to each as it comes. A broken checkpoint
-        is logged and the one before it used. UserError if there is none or the structure differs.
+        `like` is a state, or ShapeDtypeStructs of one. Leaves are NumPy arrays without other references, and
+        typed keys; `place`, e.g. jnp.array, is applied to each as it is read. A damaged checkpoint is logged
+        and the previous one used. UserError if there is none or the structure differs.
         """
         manifest, arrays, signatures = self._load(step)
         check_match(signatures, like, f"checkpoint of iteration {manifest['step']} in {self.directory}")
@@ -166,7 +166,7 @@ class Checkpointer:
         """Continue from a restored checkpoint: it and good older ones are kept, newer ones are not."""
         self._keep_found(newest["sequence"])
         assert self._kept is not None
-        # after damage the next checkpoint is written anew as a whole: nothing is built on unread files
+        # after damage the next checkpoint is written in full: it must not build on unread files
         before = [m for m in self._kept if m["sequence"] == newest.get("previous") and not self.damaged]
         self._history = [*before, newest]
         self._kept = [*self._kept, newest][-self.keep :]

@@ -14,7 +14,7 @@ from jaxrl_hpc.types import PyTree, Ring
 
 
 class Signature(NamedTuple):
-    """What two programs must agree on to share a leaf. `key` names the generator of a typed key."""
+    """Signature of a leaf, which must be equal to restore it. `key` names the generator of a typed key."""
 
     shape: tuple[int, ...]  # of the key data for keys
     dtype: str

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what it holds and where. Written last, it is the commit mark.
+"""The manifest of a checkpoint: its contents and their places. Written last, as the commit mark.
 
 Two lines of JSON: a header (format, version, checksum of the body) and the body:
 

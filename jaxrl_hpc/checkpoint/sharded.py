@@ -1,12 +1,13 @@
-"""Checkpoints of a run that is divided into logical shards, written by many ranks, read by any number.
+"""Checkpoints of a run that is divided into logical shards, written and read by any number of ranks.
 
     checkpoints/shared/     what all ranks have in common, by rank 0, last: its manifest is the commit mark
     checkpoints/shard-07/   what belongs to one logical shard, by the rank that holds it
 
-Each folder is a `Checkpointer`'s, so saves are atomic and write only what is new. A shard's folder does not
-know who wrote it: a job of another size opens the folders of the shards it now holds and goes on. Shards keep
-one checkpoint more than is kept of what is shared, because they are written before it counts. What is shared
-also says how many parts there are (`parts` in `host`): one of them that is missing is damage.
+Each folder is a `Checkpointer`'s, so saves are atomic and write only what is new. A shard's folder is
+independent of the rank that wrote it: a job of another size opens the folders of the shards it holds and
+continues. Shards keep one more checkpoint than the shared part, because they are written before it is
+committed. The shared part records the number of parts (`parts` in `host`), so that a missing one is detected
+as damage.
 
 All ranks need to see the folder: it lies on a shared file system.
 """
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Together(Protocol):
-    """What ranks do together (comm.ranks.Ranks)."""
+    """Collective operations of ranks (comm.ranks.Ranks)."""
 
     def share(self, value: T) -> T: ...
 
@@ -49,7 +50,7 @@ class ShardedCheckpointer:
         self._parts = {s: Checkpointer(shard_folder(directory, s), keep + 1) for s in shards}
 
     def save(self, step: int, shared: PyTree, parts: dict[int, PyTree], host: dict[str, Any]) -> None:
-        """`parts` by logical shard; `shared` and `host` count as rank 0 gives them."""
+        """`parts` by logical shard; `shared` and `host` are taken from rank 0."""
 
         def write() -> None:
             for shard, checkpointer in self._parts.items():

@@ -1,1 +1,1 @@
-"""The command line: one file a command, each with add_arguments(parser) and run(args) -> exit code."""
+"""The command line: one file per command, each with add_arguments(parser) and run(args) -> exit code."""

@@ -6,9 +6,10 @@ examples:
   jaxrl-hpc bench threads
 
 train: whole training loops, ours and other libraries'. replay: replay memories, ours and other libraries'.
-pieces: where the time of an iteration goes. growth: how cost and memory grow with size. threads: from which
-layer width on more XLA threads help a single run. `jaxrl-hpc bench train --help` says more;
-scripts/studies/performance.py turns the JSON files into docs/performance.md.
+pieces: where the time of an iteration goes. growth: how cost and memory grow with size. start: how long a
+short run takes from the prompt. threads: the layer width from which more XLA threads help a single run.
+`jaxrl-hpc bench train --help` says more; scripts/studies/performance.py turns the JSON files into
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ KINDS = {
     "replay": ("jaxrl_hpc.bench.replay", "replay memories: ours and other libraries'"),
     "pieces": ("jaxrl_hpc.bench.profile", "where the time of a training iteration goes"),
     "growth": ("jaxrl_hpc.bench.growth", "how cost grows with environments, seeds, widths, replay, batch"),
-    "threads": ("jaxrl_hpc.bench.threads", "the layer width from which on more threads help"),
+    "start": ("jaxrl_hpc.bench.start", "a short run from the prompt to its summary, cold and warm"),
+    "threads": ("jaxrl_hpc.bench.threads", "the layer width from which more threads help"),
 }
 
 

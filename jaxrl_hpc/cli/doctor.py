@@ -1,4 +1,4 @@
-"""Check this installation: says what works, and what to do about what does not.
+"""Check this installation: what works, and how to fix what does not.
 
 examples:
   jaxrl-hpc doctor
@@ -7,12 +7,12 @@ examples:
   jaxrl-hpc doctor --mpiexec /opt/mpi/bin/mpiexec --deadline 120
   jaxrl-hpc doctor --install-mpi         mpi4py and mpi4jax for the MPI in use, then the checks
 
-Looks at versions, devices, threads, memory, the compilation cache, compiled parts, Slurm and /dev/shm; starts
-two MPI ranks that do an mpi4jax allreduce inside jit and use a one-sided window, and two processes without
-MPI that JAX connects; and says which flags go with what it found.
+Checks versions, devices, threads, memory, the compilation cache, compiled parts, Slurm and /dev/shm; starts
+two MPI ranks that run an mpi4jax allreduce inside jit and use a one-sided window, and two processes connected
+by JAX without MPI; and recommends flags.
 
-exit codes: 0 all that is needed works; 1 something is broken. What is merely absent (MPI on a laptop,
-Slurm, optional packages) is no failure.
+exit codes: 0 everything required works; 1 something is broken. Missing optional parts (MPI on a laptop,
+Slurm, optional packages) are not a failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARKS = {"ok": ("green", "works"), "note": ("yellow", "note"), "broken": ("red",
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-mpi", action="store_true", help="leave out tests that start processes")
+    parser.add_argument("--no-mpi", action="store_true", help="skip tests that start processes")
     parser.add_argument(
         "--clean", action="store_true", help="remove your segments in /dev/shm that no process uses"
     )
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=90.0,
         metavar="SECONDS",
-        help="for each test that starts processes (default: 90)",
+        help="time limit of each test that starts processes (default: 90)",
     )
 
 
@@ -80,5 +80,5 @@ def run(args: argparse.Namespace) -> int:
     if broken:
         console.print(f"\n[red]Broken: {', '.join(broken)}[/]")
         return 1
-    console.print("\n[green]All that is needed works.[/]")
+    console.print("\n[green]Everything required works.[/]")
     return 0

@@ -1,4 +1,4 @@
-"""The checks behind `jaxrl-hpc doctor`: each looks at one thing and says what to do if it is not right."""
+"""The checks of `jaxrl-hpc doctor`: each tests one thing and says how to fix it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OK, NOTE, BROKEN = "ok", "note", "broken"
 
 
 class Check(NamedTuple):
-    """What was found."""
+    """Result of a check."""
 
     name: str
-    status: str  # ok; note: works without it; broken: something that is needed does not work
+    status: str  # ok; note: optional part missing; broken: a required part does not work
     finding: str
     advice: str = ""
 
@@ -55,13 +55,13 @@ def devices() -> Check:
     except Exception as error:
         return Check("devices", BROKEN, f"JAX cannot compute: {error}", "Try again with JAX_PLATFORMS=cpu.")
     if total != 14.0:
-        return Check("devices", BROKEN, f"a sum of squares came out as {total}, not 14", "Reinstall jaxlib.")
+        return Check("devices", BROKEN, f"a sum of squares is {total} instead of 14", "Reinstall jaxlib.")
     kinds = ", ".join(f"{d.platform}:{d.id} ({d.device_kind})" for d in found)
     if found[0].platform == "cpu" and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
         return Check(
             "devices",
             NOTE,
-            f"{kinds}; there is an NVIDIA GPU that JAX does not use",
+            f"{kinds}; JAX does not use the NVIDIA GPU of this machine",
             'To use the GPU: pip install "jax[cuda12]" (programs are compiled for CUDA in tests, '
             "but have not been run on a GPU).",
         )
@@ -91,12 +91,12 @@ def threads() -> Check:
     given = [f"{name}={os.environ[name]}" for name in settings if os.environ.get(name)]
     text = (
         f"{cores} of {os.cpu_count()} cores usable; seeds train {cores} at a time, one XLA thread each; "
-        f"a single run gets more threads from layers of {machine.WIDE_LAYER} on"
+        f"a single run with layers of {machine.WIDE_LAYER} or wider gets more threads"
     )
     text += f"; set: {', '.join(given)}" if given else ""
     busy = os.getloadavg()[0]
     if busy > cores * 1.5:
-        advice = "Other work slows runs down; timings taken now mean little."
+        advice = "Other load slows runs down; timings are unreliable now."
         return Check("threads", NOTE, f"{text}; the machine is busy (load {busy:.1f})", advice)
     return Check("threads", OK, text)
 
@@ -120,7 +120,7 @@ def compilation_cache() -> Check:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        advice = "Set JAXRL_HPC_CACHE to a folder that can be written; without it every start compiles again."
+        advice = "Set JAXRL_HPC_CACHE to a folder that can be written; without it every start recompiles."
         return Check("compilation cache", NOTE, f"{folder}: {error.strerror}", advice)
     files = [f for f in folder.iterdir() if f.is_file()]
     size = sum(f.stat().st_size for f in files) / 2**20
@@ -143,24 +143,24 @@ def compiled_parts() -> Check:
     if not pause.available():
         missing.append("pauses (run.step_seconds and run.update_seconds are refused)")
     if not missing:
-        return Check(
-            "compiled parts", OK, "the sum tree, the pulse, polling collectives and pauses are there"
-        )
+        return Check("compiled parts", OK, "sum tree, pulse, polling collectives and pauses are available")
     advice = "With a C++ compiler: pip install -e . --no-build-isolation"
     return Check("compiled parts", NOTE, f"missing: {', '.join(missing)}", advice)
 
 
 def slurm(seconds: float = 10.0) -> Check:
-    """Commands alone are no cluster: the controller is asked."""
+    """Asks the controller: installed commands alone do not make a cluster."""
     here = [name for name in ("sbatch", "srun", "scontrol") if shutil.which(name)]
     if not here:
-        return Check("Slurm", NOTE, "not on this machine: everything but batch jobs works without it")
-    advice = "Batch jobs need slurm.conf (or SLURM_CONF) and a slurmctld that runs; all else works without."
+        return Check("Slurm", NOTE, "not installed; only batch jobs need it")
+    advice = (
+        "Batch jobs need slurm.conf (or SLURM_CONF) and a running slurmctld; everything else works without."
+    )
     found = f"{', '.join(here)} found"
     try:
         asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=seconds)
     except OSError:
-        return Check("Slurm", NOTE, f"{found}, but no scontrol to ask it with", advice)
+        return Check("Slurm", NOTE, f"{found}, but no scontrol", advice)
     except subprocess.TimeoutExpired:
         return Check("Slurm", NOTE, f"{found}, but no answer within {seconds:.0f} s", advice)
     lines = [line.strip() for line in (asked.stdout + "\n" + asked.stderr).splitlines() if line.strip()]
@@ -178,7 +178,7 @@ def shared_memory(clean: bool = False) -> Check:
     if found := leftovers.leftovers():
         text = f"{leftovers.describe(found)} in {leftovers.FOLDER} left by killed jobs of yours"
         return Check("shared memory", NOTE, text, "Remove them with: jaxrl-hpc doctor --clean")
-    return Check("shared memory", OK, "killed jobs left nothing behind")
+    return Check("shared memory", OK, "no leftovers of killed jobs")
 
 
 def extras() -> Check:
@@ -193,12 +193,12 @@ def extras() -> Check:
     )
     complete = all(installed(name) for names in groups.values() for name in names)
     commands = [how_to_install(extra) for extra in ("external", "peers")]
-    advice = "" if complete else f"Extras come by: {', '.join(commands)}; MPI by: {INSTALL_MPI}"
+    advice = "" if complete else f"Install extras with: {', '.join(commands)}; MPI with: {INSTALL_MPI}"
     return Check("extras", OK if complete else NOTE, text, advice)
 
 
 def local_checks(clean: bool = False) -> Iterator[Check]:
-    """All that needs no ranks."""
+    """All checks that need no ranks."""
     for check in (versions, devices, threads, memory, compilation_cache, compiled_parts, extras, slurm):
         yield check()
     yield shared_memory(clean)

@@ -23,37 +23,36 @@ ADVICE = (
 
 def start(seconds: float) -> tuple[str, str, bool]:
     """(stdout and stderr of process 0, in time?); whatever is left is ended after the deadline."""
-    with hub.listen([0]) as free:
-        port = free.getsockname()[1]
     environment = _environment()
-    if len(engine.visible_gpus()) >= PROCESSES:  # else both would want the same one
+    if len(engine.visible_gpus()) >= PROCESSES:  # else both would use the same one
         environment.pop("JAX_PLATFORMS", None)
-    command = [sys.executable, "-m", "jaxrl_hpc.cli.jax_selftest", str(PROCESSES), f"127.0.0.1:{port}"]
-    processes = [
-        subprocess.Popen(
-            [*command, str(i)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-        for i in range(PROCESSES)
-    ]
+    command = [sys.executable, "-m", "jaxrl_hpc.cli.jax_selftest", str(PROCESSES)]
     deadline, in_time = time.monotonic() + seconds, True
     outputs = []
-    for process in processes:
-        try:
-            outputs.append(process.communicate(timeout=max(0.1, deadline - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            in_time = False
-            os.killpg(process.pid, signal.SIGKILL)
-            outputs.append(process.communicate())
+    with hub.reserved_port() as port:
+        processes = [
+            subprocess.Popen(
+                [*command, f"127.0.0.1:{port}", str(i)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+            for i in range(PROCESSES)
+        ]
+        for process in processes:
+            try:
+                outputs.append(process.communicate(timeout=max(0.1, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                in_time = False
+                os.killpg(process.pid, signal.SIGKILL)
+                outputs.append(process.communicate())
     return "\n".join(out for out, _ in outputs), outputs[0][1], in_time
 
 
 def judge(stdout: str, stderr: str, in_time: bool, seconds: float) -> Check:
-    """What the processes' output means."""
+    """Interprets the output of the processes."""
     results = parse(stdout)
     passed = {r["step"]: r["text"] for r in results if r["ok"]}
     failed = next((r for r in results if not r["ok"]), None)

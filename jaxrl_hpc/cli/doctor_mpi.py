@@ -21,10 +21,10 @@ REINSTALL = 'CUDA_PATH=/dev/null pip install --no-cache-dir --force-reinstall "m
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without traces of a job that doctor itself may be part of, on one core per rank."""
+    """Our environment without variables of a surrounding job, with one core per rank."""
     inherited = ("PMI_", "PMIX_", "OMPI_COMM", "HYDI_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(inherited)}
-    # what Open MPI wants for two ranks on a small machine; others ignore it
+    # needed by Open MPI for two ranks on a small machine; ignored by others
     relaxed = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -61,7 +61,7 @@ def parse(output: str) -> list[dict[str, Any]]:
 
 
 def judge(launcher: str, stdout: str, stderr: str, in_time: bool, seconds: float) -> Check:
-    """What the ranks' output means."""
+    """Interprets the output of the ranks."""
     results = parse(stdout)
     passed = {r["step"]: r["text"] for r in results if r["ok"]}
     failed = [r for r in results if not r["ok"]]
@@ -70,7 +70,7 @@ def judge(launcher: str, stdout: str, stderr: str, in_time: bool, seconds: float
         return Check(
             "MPI",
             BROKEN,
-            f"{launcher} starts separate jobs of one process: it belongs to another MPI than mpi4py "
+            f"{launcher} starts separate jobs of one process: it belongs to a different MPI than mpi4py "
             f"({failed[0]['text']})",
             "Use the mpiexec of the library that mpi4py was built with (--mpiexec PATH tries another), "
             f"or rebuild mpi4py and mpi4jax with this one: {REINSTALL}",
@@ -87,7 +87,7 @@ def judge(launcher: str, stdout: str, stderr: str, in_time: bool, seconds: float
                 "MPI",
                 NOTE,
                 f"{'; '.join(passed.values())}; but one-sided memory does not work: {text}",
-                "Workflows rma and rma_queue say so when they start, and go on with two-sided messages.",
+                "Workflows rma and rma_queue report this at the start and fall back to two-sided messages.",
             )
         return Check("MPI", BROKEN, f"{STEPS[step]} failed: {text}", advice)
     missing = [text for step, text in STEPS.items() if step not in passed]
@@ -115,8 +115,8 @@ def mpi(mpiexec: str | None, seconds: float) -> Check:
         return Check(
             "MPI",
             NOTE,
-            "mpi4py is not installed: all that needs one process works; workflows with ranks do not",
-            f"For those: {INSTALL_MPI} (with the MPI of a cluster if its module is loaded, else MPICH).",
+            "mpi4py is not installed: single-process workflows work, workflows with ranks do not",
+            f"To use ranks: {INSTALL_MPI} (with the MPI of a cluster if its module is loaded, else MPICH).",
         )
     launcher = mpiexec or find_mpiexec()
     if launcher is None:
@@ -138,8 +138,8 @@ def mpi(mpiexec: str | None, seconds: float) -> Check:
 
 
 def device_memory(command: list[str], seconds: float) -> str:
-    """Which memory of GPUs MPI can send from. Ranks that try what it cannot do often crash."""
-    for value, what in (("1", "GPU-aware"), ("0", "by copies in host memory")):
+    """Whether MPI can send from GPU memory. Ranks that try it without support often crash."""
+    for value, what in (("1", "GPU-aware"), ("0", "via copies in host memory")):
         stdout, _, _ = launch(command, seconds, JAX_PLATFORMS="cuda", MPI4JAX_USE_CUDA_MPI=value)
         if any(result["step"] == "allreduce" and result["ok"] for result in parse(stdout)):
             return f"messages from GPUs {what}: set MPI4JAX_USE_CUDA_MPI={value} with workflow.engine=mpi"

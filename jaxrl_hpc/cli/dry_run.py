@@ -1,13 +1,13 @@
-"""What `train` would do with a config: parts, shapes and memory, from shapes alone; nothing is computed.
+"""What `train` would do with a config: parts, shapes and memory, without computing anything.
 
-Times are those of finished runs of the same config in the same folder, and unknown where there are none.
+Times are taken from finished runs of the same config in the same folder; unknown if there are none.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.cli.table import described
 from jaxrl_hpc.config import Config
@@ -16,7 +16,12 @@ from jaxrl_hpc.metrics.units import count, duration, size
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runs.listing import listing
 
-# settings of a run that change neither what is computed nor for how long
+if TYPE_CHECKING:
+    from jaxrl_hpc.runtime.build import Parts
+    from jaxrl_hpc.runtime.seeds import SeedRunner
+    from jaxrl_hpc.types import EnvSpec, PyTree
+
+# run settings that affect neither the computation nor its duration
 INCIDENTAL = (
     "name",
     "seed",
@@ -64,10 +69,10 @@ def describe(config: Config, run_dir: Path) -> str:
     ]
     if flow.traceable:
         needed, free = check_memory(config, runner), free_bytes(flow.device)
-        left = "how much is free is unknown" if free is None else f"{size(free)} are free"
+        left = "free memory unknown" if free is None else f"{size(free)} free"
         rows += [("state", _state(runner)), ("memory", f"about {size(needed)} at most, {left}")]
     else:
-        rows.append(("memory", "depends on the ranks of the job: train checks it when they have joined"))
+        rows.append(("memory", "depends on the ranks of the job: train checks it once they have joined"))
     rows += [("time", _time(config, run_dir.parent)), ("run directory", str(run_dir))]
     return described(rows) + "\n\nnothing was trained"
 
@@ -76,7 +81,7 @@ def _steps(number: int) -> str:
     return "one step" if number == 1 else f"{number} steps"
 
 
-def _spaces(spec: Any) -> str:
+def _spaces(spec: EnvSpec) -> str:
     obs = f"observations {spec.obs_dtype}{list(spec.obs_shape)}"
     if spec.layout:
         obs += " of " + ", ".join(f"{part.name} {list(part.shape)}" for part in spec.layout)
@@ -88,7 +93,7 @@ def _spaces(spec: Any) -> str:
     return f"{obs}, actions float32{list(spec.action_shape)}, {limit}"
 
 
-def _learner(parts: Any, runner: Any) -> str:
+def _learner(parts: Parts, runner: SeedRunner) -> str:
     import jax
 
     key, hypers = runner.first_arguments()
@@ -98,10 +103,10 @@ def _learner(parts: Any, runner: Any) -> str:
     return f"{number:,} parameters in {len(leaves)} arrays, {size(_bytes(learner.params))}"
 
 
-def _data(config: Config, parts: Any) -> str:
+def _data(config: Config, parts: Parts) -> str:
     needs = parts.agent.needs
     if parts.replay is None:
-        return "its own unrolls, each of them once it is complete"
+        return "its own unrolls, each once it is complete"
     windows = f"batches of {needs.batch_size:,} windows of {_steps(needs.length)}"
     assert config.replay is not None
     return f"a {config.replay.name} replay of {config.replay.capacity:,} steps, {windows}"
@@ -115,13 +120,13 @@ def _evaluations(config: Config) -> str:
     return f"{run.eval_episodes} episodes every {run.eval_every:,} steps, {last}"
 
 
-def _bytes(tree: Any) -> int:
+def _bytes(tree: PyTree) -> int:
     import jax
 
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _state(runner: Any) -> str:
+def _state(runner: SeedRunner) -> str:
     """Size of a seed's state, with its largest parts."""
     from jaxrl_hpc.checkpoint.checkpointer import state_bytes
 
@@ -150,7 +155,7 @@ def _time(config: Config, folder: Path) -> str:
 
 
 def _essence(config: dict[str, Any]) -> dict[str, Any]:
-    """Without what does not matter, and what a run's config has instead of `auto`."""
+    """Without settings that do not matter, and with `auto` where a run's config records the choice."""
     run = {name: value for name, value in config.get("run", {}).items() if name not in INCIDENTAL}
     workflow = {name: value for name, value in config.get("workflow", {}).items() if name != "engine"}
     return {**config, "run": run, "workflow": workflow}

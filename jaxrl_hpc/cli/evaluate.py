@@ -1,4 +1,4 @@
-"""Play greedy episodes with the newest checkpoint of a run, with keys that training never used.
+"""Play greedy episodes with the newest checkpoint of a run, on random keys that training never used.
 
 examples:
   jaxrl-hpc evaluate runs/cartpole_dqn --episodes 200
@@ -17,9 +17,11 @@ MAX_EPISODES = 1_000_000  # per seed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="folder of a run")
-    parser.add_argument("overrides", nargs="*", metavar="env.KEY=VALUE", help="settings of the environment")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="env.KEY=VALUE", help="settings of the environment"
+    )
     parser.add_argument("--episodes", type=int, default=100, help="episodes per seed (default 100)")
-    parser.add_argument("--seed", type=int, default=1, help="which set of start states (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="selects the start states (default 1)")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 

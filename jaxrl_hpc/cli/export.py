@@ -18,8 +18,8 @@ from jaxrl_hpc.user_code import TRUST_HELP
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="folder of a run")
-    parser.add_argument("--out", metavar="DIR", help="where to put it (default: export/ in the run's folder)")
-    parser.add_argument("--seed", type=int, help="which of the run's seeds (default: the first)")
+    parser.add_argument("--out", metavar="DIR", help="output folder (default: export/ in the run's folder)")
+    parser.add_argument("--seed", type=int, help="seed of the run to export (default: the first)")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 

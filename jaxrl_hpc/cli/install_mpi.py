@@ -1,8 +1,8 @@
 """Install mpi4py and mpi4jax for the MPI in use.
 
 mpi4jax is compiled against one MPI library, so no wheel of it fits everywhere. Where a compiler wrapper
-`mpicc` is found (an MPI module is loaded), both are built with it. Elsewhere MPICH comes as a wheel, and
-mpi4jax is built against that.
+`mpicc` is found (an MPI module is loaded), both are built with it. Otherwise MPICH is installed as a wheel,
+and mpi4jax is built against it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def install_mpi() -> None:
     variables = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
     variables["CUDA_PATH"] = "/dev/null"  # nvcc without CUDA headers breaks mpi4jax's build
     mpicc = shutil.which("mpicc", path=variables["PATH"])
-    print(f"building for the MPI of {mpicc}" if mpicc else "no mpicc is found: MPICH is installed as a wheel")
+    print(f"building for the MPI of {mpicc}" if mpicc else "no mpicc found: installing MPICH as a wheel")
     for command in commands(pip(), mpicc is not None and not mpicc.startswith(str(folder))):
         print(f"  {' '.join(_short(word) for word in command)}", flush=True)
         done = subprocess.run(command, env=variables, capture_output=True, text=True)
@@ -44,12 +44,12 @@ def pip() -> list[str]:
 
 
 def commands(pip: list[str], cluster: bool) -> list[list[str]]:
-    """What to run. `cluster`: there is an MPI that is not of this environment."""
+    """Commands to run. `cluster`: there is an MPI outside of this environment."""
     wanted = requirements("mpi")
     names = ["mpi4py"] if cluster else ["mpi4py", "mpich"]
     first = [*pip, *requirements("build").values(), *(wanted[name] for name in names)]
     if cluster:
-        first += ["--no-binary", "mpi4py"]  # a wheel of it would be made for another MPI
+        first += ["--no-binary", "mpi4py"]  # its wheel is built for another MPI
     # the build needs the mpi4py and the jax that are installed here; a cached build may be of another MPI
     return [first, [*pip, "--no-build-isolation", "--no-cache-dir", wanted["mpi4jax"]]]
 

@@ -3,8 +3,8 @@
     srun -n 4 python -m jaxrl_hpc.cli.jax_selftest 4         also under mpiexec, with or without MPI in Slurm
     python -m jaxrl_hpc.cli.jax_selftest 2 HOST:PORT 0       by hand: process 0 of 2
 
-Process 0 prints one JSON object a line, as mpi_selftest does: {"step": …, "ok": …, "text": …}. The last one
-has the flags to train with. These processes end here, so that whatever hangs or crashes hits nothing else.
+Process 0 prints one JSON object per line, as mpi_selftest does: {"step": …, "ok": …, "text": …}. The last one
+has the flags to train with. These processes end after the test, so that a hang or crash affects nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 def check_devices(everyone: list[Seen]) -> str:
-    """Equal numbers everywhere, and no GPU in two processes; raises what is wrong."""
+    """Check that all processes have the same number of devices and share no GPU."""
     numbers = sorted({seen.devices for seen in everyone})
     if len(numbers) > 1:
         where = ", ".join(f"process {s.process} on {s.host}: {s.devices}" for s in everyone)
@@ -78,12 +78,12 @@ def sum_over_devices() -> str:
         result = jax.jit(loop)(start.astype(jnp.float32))
         found = float(np.asarray(result.addressable_data(0)).ravel()[0])
     if found != (size + 1) / 2:
-        raise RuntimeError(f"the mean over devices came out as {found}, not {(size + 1) / 2}")
+        raise RuntimeError(f"the mean over devices is {found} instead of {(size + 1) / 2}")
     return f"psum over {size} devices of {jax.process_count()} processes inside jit"
 
 
 def flags(ranks: Ranks, devices: int, on_gpus: bool) -> str:
-    """The command that trains as this test was started."""
+    """The command that trains with the launcher of this test."""
     train = "jaxrl-hpc train CONFIG workflow.engine=jax" + ("" if on_gpus else f" workflow.devices={devices}")
     if ranks.comm is not None:
         return f"under the same launcher: {train}"
@@ -99,7 +99,7 @@ def steps(expected: int) -> Iterator[tuple[str, bool, str]]:
     def attempt(name: str, function: Callable[[], str]) -> tuple[str, bool, str]:
         try:
             return name, True, function()
-        except Exception as error:  # whatever goes wrong is the finding
+        except Exception as error:  # any error is a result of the test
             return name, False, f"{type(error).__name__}: {error}"
 
     def connect() -> str:
@@ -136,15 +136,17 @@ def steps(expected: int) -> Iterator[tuple[str, bool, str]]:
 def main(expected: int) -> int:
     for name, ok, text in steps(expected):
         if not ok or (jax.distributed.is_initialized() and jax.process_index() == 0):
-            print(json.dumps({"step": name, "ok": ok, "text": text}), flush=True)
+            # one write: print makes two of it if Python does not buffer, and ranks may share the pipe
+            sys.stdout.write(json.dumps({"step": name, "ok": ok, "text": text}) + "\n")
+            sys.stdout.flush()
         if not ok:
             sys.stdout.flush()
-            os._exit(1)  # others may wait in the step that failed: they are told that this one is gone
+            os._exit(1)  # others may wait in the step that failed: notify them
     return 0
 
 
 if __name__ == "__main__":
     count = int(sys.argv[1])
     if len(sys.argv) > 2:
-        launch.by_hand(sys.argv[2], count, int(sys.argv[3]), 60.0)
+        launch.by_hand(sys.argv[2], count, int(sys.argv[3]))
     sys.exit(main(count))

@@ -1,6 +1,7 @@
-"""What a config can name, and the configs there are. PATTERN is a part of a name, or has wildcards.
+"""List what a config can name, and the available configs. PATTERN is part of a name, or has wildcards.
 
 examples:
+  jaxrl-hpc list                          how many there are of everything
   jaxrl-hpc list configs                  all of them
   jaxrl-hpc list configs cartpole         with cartpole in the name, environment or agent
   jaxrl-hpc list configs 'workflows/*'
@@ -26,12 +27,16 @@ KINDS = ("agents", "envs", "replays", "workflows", "configs", "sweeps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument(
+        "kind", choices=KINDS, nargs="?", help="what to list; without it, the number of each kind"
+    )
     parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="only what matches")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.kind == "configs":
+    if args.kind is None:
+        print(numbers())
+    elif args.kind == "configs":
         print(configs(args.pattern))
     elif args.kind == "sweeps":
         print(sweeps(args.pattern))
@@ -40,6 +45,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(components(args.kind, args.pattern))
     return 0
+
+
+def numbers() -> str:
+    """How many there are of everything."""
+    from jaxrl_hpc.config.registry import SECTIONS, plugins
+    from jaxrl_hpc.config.sources import config_files
+
+    counts = {"configs": len(config_files()), "sweeps": len(config_files("sweeps"))}
+    for kind in ("agents", "envs", "replays", "workflows"):
+        section = kind.removesuffix("s")
+        counts[kind] = len(SECTIONS[section].places) + len(plugins(section))
+    rows = [(kind, str(count), f"jaxrl-hpc list {kind} [PATTERN]") for kind, count in counts.items()]
+    return table([("", "number", ""), *rows], "<><")
 
 
 def matches(pattern: str, *texts: str) -> bool:
@@ -56,7 +74,8 @@ def chosen(rows: list[Any], kind: str, pattern: str) -> list[Any]:
 
 
 def configs(pattern: str) -> str:
-    """A line per config. Those in folders name their workflow, since their own names tell the environment."""
+    """A line per config. Those in folders show their workflow, since their names already tell the
+    environment."""
     from jaxrl_hpc.config.sources import config_files
 
     top: list[tuple[str, ...]] = []
@@ -129,7 +148,7 @@ def envs(pattern: str) -> str:
 
 
 def _names(family: Any) -> str:
-    """As many names of a family as fit beside its title, the common ending written once."""
+    """As many names of a family as fit beside its title, with the common ending written once."""
     if family.note:
         return f"{family.names[0]}: {family.note}"
     ending = family.names[0].partition("-")[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import gc
 import importlib
 import itertools
 import logging
@@ -25,18 +26,18 @@ from jaxrl_hpc.user_code import working_directory_last
 
 # name -> (module, one line of help); modules are imported only when used
 COMMANDS = {
-    "list": ("jaxrl_hpc.cli.listing", "what there is: configs, agents, envs, workflows"),
-    "show": ("jaxrl_hpc.cli.show", "all settings of a config, with meanings"),
+    "list": ("jaxrl_hpc.cli.listing", "list configs, agents, envs, workflows"),
+    "show": ("jaxrl_hpc.cli.show", "show all settings of a config and their meaning"),
     "train": ("jaxrl_hpc.cli.train", "train a config"),
     "actor": ("jaxrl_hpc.cli.actor", "act for the learner of an elastic run, for as long as you like"),
     "elastic": ("jaxrl_hpc.cli.elastic", "submit an elastic run: a learner's job and an array of actors"),
     "runs": ("jaxrl_hpc.cli.runs", "list the runs in a folder; empty its trash"),
     "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
-    "report": ("jaxrl_hpc.cli.report", "make an HTML page of one or several runs"),
+    "report": ("jaxrl_hpc.cli.report", "make an HTML page from one or several runs"),
     "play": ("jaxrl_hpc.cli.play", "watch a run: episodes as GIF and PNG"),
-    "record": ("jaxrl_hpc.cli.record", "write down what a run's policy does, to learn from it"),
-    "export": ("jaxrl_hpc.cli.export", "a run's policy as a folder that acts without this package"),
-    "sweep": ("jaxrl_hpc.cli.sweep", "many trials: plan, run, submit as a job array, collect"),
+    "record": ("jaxrl_hpc.cli.record", "record a run's policy as a dataset for offline learning"),
+    "export": ("jaxrl_hpc.cli.export", "export a run's policy to a folder that works without this package"),
+    "sweep": ("jaxrl_hpc.cli.sweep", "plan, run, submit and collect many trials"),
     "verify": ("jaxrl_hpc.cli.verify", "check all checkpoints of a run"),
     "doctor": ("jaxrl_hpc.cli.doctor", "check this installation: devices, versions, MPI"),
     "schema": ("jaxrl_hpc.cli.schema", "print the JSON schema of configs, for editors"),
@@ -103,14 +104,15 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line -> exit status."""
-    with _leaving_when_interrupted():
+    with _leaving_when_interrupted(), _collecting_rarely():
         return with_status(functools.partial(_run, argv))
 
 
 @contextlib.contextmanager
 def _leaving_when_interrupted() -> Iterator[None]:
-    """Ctrl-C while modules are imported and programs are built: an exception would show where, or get lost
-    in a library that catches everything. Where SIGINT is ignored or somebody else's, it stays so."""
+    """Handle Ctrl-C while modules are imported and programs are built: an exception would show a traceback,
+    or be swallowed by a library that catches everything. Where SIGINT is ignored or already handled, nothing
+    changes."""
     ours = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -124,6 +126,18 @@ def _leaving_when_interrupted() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@contextlib.contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    """Importing and tracing make a million objects that stay: looking for garbage among them again and again
+    takes an eighth of a short run."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _leave(number: int, frame: FrameType | None) -> None:
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
@@ -131,7 +145,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 def _run(argv: list[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
-    # XLA's own banners (slow compiles, CPU features) are for its developers; errors reach us as exceptions
+    # XLA's banners (slow compilation, CPU features) are for its developers; errors reach us as exceptions
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     named = next((a for a in arguments if not a.startswith("-")), None)
@@ -142,7 +156,7 @@ def _run(argv: list[str] | None) -> int:
     if rest:
         args.overrides += rest  # key=value after an option, which argparse does not take
     if args.command != "train" and signal.getsignal(signal.SIGINT) is _leave:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have something to put away
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have something to clean up
     try:
         with os_errors_told(), missing_extras_told():
             return args.run(args)

@@ -1,6 +1,6 @@
-"""What `doctor` runs on every rank: does this MPI do all that the package needs?
+"""What `doctor` runs on every rank: does this MPI support all that the package needs?
 
-Rank 0 prints one JSON object a line: {"step": …, "ok": …, "text": …}. A launcher that does not belong to
+Rank 0 prints one JSON object per line: {"step": …, "ok": …, "text": …}. A launcher that does not belong to
 the MPI library starts every process as rank 0 of 1, so the expected size is an argument.
 """
 
@@ -28,7 +28,7 @@ def _allreduce(comm: Any) -> str:
 
     result = float(summed(jnp.full(8, rank + 1.0))[0])
     if result != (size + 1) / 2:
-        raise RuntimeError(f"the mean over ranks came out as {result}, not {(size + 1) / 2}")
+        raise RuntimeError(f"the mean over ranks is {result} instead of {(size + 1) / 2}")
     return f"mpi4jax {mpi4jax.__version__} allreduce inside jit"
 
 
@@ -55,7 +55,7 @@ def _steps(expected: int) -> Iterator[tuple[str, bool, str]]:
     def attempt(name: str, function: Callable[[], str]) -> tuple[str, bool, str]:
         try:
             return name, True, function()
-        except Exception as error:  # whatever goes wrong is the finding
+        except Exception as error:  # any error is a result of the test
             return name, False, f"{type(error).__name__}: {error}"
 
     def start() -> str:

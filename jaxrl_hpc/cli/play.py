@@ -19,11 +19,11 @@ BOUNDS = {"episodes": (1, 1000), "frames": (1, 10_000), "seed": (0, 2**31 - 1)}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", help="folder of a run")
-    parser.add_argument("--out", metavar="DIR", help="where to put them (default: plots/ of the run)")
+    parser.add_argument("--out", metavar="DIR", help="output folder (default: plots/ of the run)")
     parser.add_argument("--episodes", type=int, default=1, help="episodes in the GIF (default 1)")
     parser.add_argument("--frames", type=int, default=240, help="most pictures in the GIF (default 240)")
-    parser.add_argument("--seed", type=int, default=0, help="which start states (default 0)")
-    parser.add_argument("--run-seed", type=int, help="which of the run's seeds plays (default: the first)")
+    parser.add_argument("--seed", type=int, default=0, help="selects the start states (default 0)")
+    parser.add_argument("--run-seed", type=int, help="seed of the run to play (default: the first)")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 

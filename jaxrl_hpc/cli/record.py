@@ -1,4 +1,4 @@
-"""Record what a run's policy does, as a dataset that `workflow.name=offline` learns from.
+"""Record transitions of a run's policy as a dataset for `workflow.name=offline`.
 
 examples:
   jaxrl-hpc record runs/pendulum_td3 --steps 50000 --out pendulum.parquet
@@ -25,17 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         choices=["exploring", "greedy"],
         default="exploring",
-        help="as the agent explores (default), or its best actions",
+        help="exploring (default), or greedy for its best actions",
     )
     parser.add_argument(
         "--random",
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="share of episodes with random actions instead (default 0)",
+        help="fraction of episodes with random actions instead (default 0)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of start states and draws (default 0)")
-    parser.add_argument("--run-seed", type=int, help="which of the run's seeds acts (default: the first)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of start states and random draws (default 0)"
+    )
+    parser.add_argument("--run-seed", type=int, help="seed of the run that acts (default: the first)")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 

@@ -1,4 +1,4 @@
-"""Make one self-contained HTML page of a run, of a sweep, of several runs compared, or of a folder of runs.
+"""Make a self-contained HTML page of a run, a sweep, a comparison of runs, or a folder of runs.
 
 examples:
   jaxrl-hpc report runs/cartpole_dqn
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run_dirs", nargs="+", metavar="RUN_DIR", help="folders of runs, of one sweep, or one that holds runs"
+        "run_dirs",
+        nargs="+",
+        metavar="RUN_DIR",
+        help="folders of runs, the folder of one sweep, or one folder that contains runs",
     )
     parser.add_argument(
-        "--output", help="the page (default: report.html in the first folder, index.html where it holds runs)"
+        "--output",
+        help="the page to write (default: report.html in the first folder; index.html for a folder of runs)",
     )
     parser.add_argument(
         "--watch",
@@ -53,10 +57,12 @@ def run(args: argparse.Namespace) -> int:
         from jaxrl_hpc.sweeps.report import write_sweep_report
 
         if len(folders) > 1:
-            raise UserError(f"{sweeps[0]} is a sweep, which has a page of its own: give it alone")
+            raise UserError(
+                f"{sweeps[0]} is a sweep, which has a page of its own: give it as the only folder"
+            )
         if args.watch is not None:
             raise UserError(
-                "--watch: follows runs, not sweeps: run the command again to update a sweep's page"
+                "--watch: works for runs, not for sweeps: run the command again to update a sweep's page"
             )
         write_sweep_report(sweeps[0], output, trust=args.trust)
     else:
@@ -100,7 +106,7 @@ def watch(folders: list[Path], output: Path, every: int) -> None:
 
 
 def repeat(write: Callable[[int], Path], every: int, done: Callable[[], bool]) -> None:
-    """Write a page every few seconds, until there is nothing to watch or the reader presses Ctrl-C."""
+    """Write a page every few seconds, until nothing is left to watch or the user presses Ctrl-C."""
     from jaxrl_hpc.errors import UserError
 
     if not 1 <= every <= 3600:

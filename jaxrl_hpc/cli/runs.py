@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", default="runs", help="where to look (default: runs)")
+    parser.add_argument("folder", nargs="?", default="runs", help="folder of runs (default: runs)")
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
     parser.add_argument(
         "--empty-trash", action="store_true", help="delete the overwritten runs in the folder's .trash"

@@ -1,5 +1,5 @@
 """Measure how a sharded config scales on this machine, and model how it would on more nodes; or find how many
-ranks of a job should learn and how many act.
+ranks of a job should learn and how many should act.
 
 examples:
   jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2
@@ -7,15 +7,15 @@ examples:
   jaxrl-hpc scaling workflows/cartpole_ppo_sharded --ranks 1,2 --latency 1.3
   jaxrl-hpc scaling workflows/cartpole_impala --split 16
 
-Runs the config on every number of ranks and devices and both engines, in turns, and beside them as many
-separate runs at once, one on each core; measures collectives; fits compute time, latency and bandwidth;
-writes scaling.json and scaling.png. Efficiency is counted against the separate runs, and against one alone.
-weak: each worker gets as much as the config says; strong: the config is divided. Ranks get a core each while
-there are enough. Nothing beyond this
-machine is measured: the table for more nodes is the model's, for the network given.
+Runs the config on every number of ranks and devices with both engines, in turns, and as many separate runs
+side by side, one per core; measures collectives; fits compute time, latency and bandwidth; writes
+scaling.json and scaling.png. Efficiency is relative to the separate runs, and to a single run. weak: each
+worker gets the full config; strong: the config is divided among workers. Each rank gets its own core while
+there are enough. Only this machine is measured: the table for more nodes comes from the model, for the given
+network.
 
---split RANKS measures what acting and learning cost (one process, a few seconds), and finds in a model of the
-job how many of RANKS ranks should learn; writes split.json. The network is the one given.
+--split RANKS measures the cost of acting and learning (one process, a few seconds), and uses a model of the
+job to find how many of RANKS ranks should learn; writes split.json.
 """
 
 from __future__ import annotations
@@ -40,25 +40,35 @@ def _numbers(text: str) -> list[int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, or the name of one in configs/")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as workflow.num_envs=96")
-    parser.add_argument("--ranks", type=_numbers, default=[1, 2], help="such as 1,2,4 (default: 1,2)")
-    parser.add_argument("--devices", type=_numbers, default=[1], help="per rank, such as 1,2 (default: 1)")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings, such as workflow.num_envs=96"
+    )
+    parser.add_argument(
+        "--ranks", type=_numbers, default=[1, 2], help="numbers of ranks, such as 1,2,4 (default: 1,2)"
+    )
+    parser.add_argument(
+        "--devices", type=_numbers, default=[1], help="devices per rank, such as 1,2 (default: 1)"
+    )
     parser.add_argument(
         "--engines",
         type=lambda text: text.split(","),
         default=["mpi", "jax"],
-        help="that connect ranks (default: mpi,jax)",
+        help="engines to connect ranks (default: mpi,jax)",
     )
     parser.add_argument("--mode", choices=("weak", "strong"), default="weak")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one measurement (default: 3)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns over all layouts (default: 3)")
-    parser.add_argument("--latency", type=float, default=2.0, help="of the network, µs (default: 2)")
-    parser.add_argument("--bandwidth", type=float, default=12.5, help="of a link, GB/s (default: 12.5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of one measurement (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all layouts (default: 3)")
+    parser.add_argument("--latency", type=float, default=2.0, help="latency of the network, µs (default: 2)")
+    parser.add_argument(
+        "--bandwidth", type=float, default=12.5, help="bandwidth of a link, GB/s (default: 12.5)"
+    )
     parser.add_argument(
         "--split", type=int, metavar="RANKS", help="recommend how many of RANKS ranks should learn"
     )
-    parser.add_argument("--cores", type=int, default=0, help="that the ranks of --split share (0: one each)")
-    parser.add_argument("--mpiexec", help="the launcher, if it is not the one of this environment")
+    parser.add_argument(
+        "--cores", type=int, default=0, help="cores shared by the ranks of --split (0: one each)"
+    )
+    parser.add_argument("--mpiexec", help="the launcher (default: that of this environment)")
     parser.add_argument("--out", type=Path, help="folder for results (default: runs/scaling/<config>)")
 
 
@@ -78,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         )
     launcher = args.mpiexec or find_mpiexec()
     if launcher is None and max(args.ranks) > 1:
-        raise UserError("scaling: there is no mpiexec; jaxrl-hpc doctor says how to get one")
+        raise UserError("scaling: no mpiexec found; jaxrl-hpc doctor says how to get one")
     if not set(args.engines) <= {"mpi", "jax"}:
         raise UserError(f"--engines: should be mpi, jax or both (it is {','.join(args.engines)})")
     network = NetworkModel(1e-6 * args.latency, 1e9 * args.bandwidth)

@@ -1,4 +1,4 @@
-"""Print the JSON schema of configs. Editors with a YAML language server complete and check by it.
+"""Print the JSON schema of configs. Editors with a YAML language server use it to complete and check configs.
 
 examples:
   jaxrl-hpc schema > configs/schema.json
@@ -12,7 +12,7 @@ import json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sweeps", action="store_true", help="of sweep files instead")
+    parser.add_argument("--sweeps", action="store_true", help="print the schema of sweep files instead")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""All settings of a config or a run: values, where they differ from the defaults, and what they mean.
+"""Show all settings of a config or a run: values, differences from the defaults, and meanings.
 
 examples:
   jaxrl-hpc show cartpole_dqn
@@ -6,7 +6,7 @@ examples:
   jaxrl-hpc show runs/cartpole_dqn                 of a run
   jaxrl-hpc show cartpole_dqn --json
 
-A * marks a value that is not the default, a + one that was filled in because it suits the agent.
+A * marks a value that differs from the default, a + one that was filled in to suit the agent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Setting(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as agent.gamma=0.98")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings, such as agent.gamma=0.98"
+    )
     parser.add_argument("--json", action="store_true", help="print the settings as one JSON object")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
@@ -103,7 +105,7 @@ def line(setting: Setting) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in YAML, short."""
+    """A value in short YAML form."""
     if value is None:
         return "null"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Fit a learned plant for ExaBooster, or check one against its gates.
+"""Fit a learned plant model for ExaBooster, or check one against its gates.
 
 examples:
   jaxrl-hpc surrogate fit --out surrogate.bin
@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for command in (fit, check):
         command.add_argument("--csv", help="recording in BOOSTR's format (default: the generator's data)")
         command.add_argument("--rows", type=int, default=250_000, help="ticks to use (default 250000)")
-        command.add_argument("--seed", type=int, default=0, help="of data, training and free run (default 0)")
+        command.add_argument(
+            "--seed", type=int, default=0, help="seed of data, training and free run (default 0)"
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{option}: should be from {low} to {high} (it is {getattr(args, name)})")
     if args.action == "fit" and not Path(args.out).parent.is_dir():
         raise UserError(f"--out: there is no folder {Path(args.out).parent}")
-    if args.action == "check":  # first: making data takes longer than finding a file damaged
+    if args.action == "check":  # checked first: generating data takes longer
         network, report = surrogate.load(args.file)
     data_key, train_key, check_key = jax.random.split(jax.random.key(args.seed), 3)
     data, reference = fitting.load_data(data_key, args.csv, args.rows)

@@ -1,38 +1,43 @@
-"""Many trials of one config: plan them, run them here or as a job array, look at the results.
+"""Plan many trials of one config, run them here or as a job array, and look at the results.
 
 examples:
   jaxrl-hpc sweep plan cartpole_dqn                      what would run, and how it is packed
   jaxrl-hpc sweep run cartpole_dqn                       all of it here, on every core
-  jaxrl-hpc sweep run cartpole_dqn --task 3              one task; in a job array the index is found by itself
+  jaxrl-hpc sweep run cartpole_dqn --task 3              one task; in a job array the index is automatic
   jaxrl-hpc sweep submit cartpole_dqn --dry-run          the Slurm job array; without --dry-run submit it
-  jaxrl-hpc sweep status runs/sweeps/cartpole_dqn        how far it is, best so far
+  jaxrl-hpc sweep status runs/sweeps/cartpole_dqn        progress, best so far
   jaxrl-hpc sweep collect cartpole_dqn                   one Parquet table with a row per trial
   jaxrl-hpc report runs/sweeps/cartpole_dqn              one HTML page
 
-Every command can be repeated at any time: finished trials are left alone, interrupted tasks continue
-exactly, broken results are made again. FILE is a sweep file, the name of one in configs/sweeps/, or the
-folder of a sweep. Settings of all trials can be changed by section.key=value. The index of a task comes
-from --task, SLURM_ARRAY_TASK_ID, PBS_ARRAY_INDEX or PBS_ARRAYID; in a plain shell:
+Every command can be repeated at any time: finished trials are kept, interrupted tasks continue exactly,
+damaged results are made again. FILE is a sweep file, the name of one in configs/sweeps/, or the folder of a
+sweep. Settings of all trials can be changed by section.key=value. The index of a task comes from --task,
+SLURM_ARRAY_TASK_ID, PBS_ARRAY_INDEX or PBS_ARRAYID; in a plain shell:
   seq 0 3 | xargs -P 2 -I{} jaxrl-hpc sweep run cartpole_dqn --task {}
 
-exit codes: 0 done, or as far as a task can go before others; 1 a task failed; 2 something in the input is
-wrong; 75 stopped by SIGTERM, SIGINT or SIGUSR1 after saving: the same command continues.
+exit codes: 0 done, or waiting for other tasks; 1 a task failed; 2 invalid input; 75 stopped by SIGTERM,
+SIGINT or SIGUSR1 after saving: the same command continues.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxrl_hpc.user_code import TRUST_HELP
+
+if TYPE_CHECKING:
+    from jaxrl_hpc.sweeps.directory import SweepDirectory
+    from jaxrl_hpc.sweeps.plan import SweepPlan
 
 ACTIONS = {
     "plan": "show the trials and how they are packed into tasks",
     "run": "run all tasks here, or one of them",
     "submit": "submit the tasks as a Slurm job array",
-    "status": "show how far every task is",
+    "status": "show the progress of every task",
     "collect": "write one Parquet table with a row per trial",
 }
 INDEX_VARIABLES = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID")
@@ -44,7 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         sub.epilog = f"example: jaxrl-hpc sweep {name} cartpole_dqn"
         sub.add_argument("file", metavar="FILE", help="a sweep file, its name, or the folder of a sweep")
-        sub.add_argument("overrides", nargs="*", metavar="key=value", help="such as run.total_env_steps=5000")
+        sub.add_argument(
+            "overrides",
+            nargs="*",
+            default=[],
+            metavar="key=value",
+            help="settings of all trials, such as run.total_env_steps=5000",
+        )
         sub.add_argument("--dir", help="folder of the sweep (default: runs/sweeps/<name>)")
         sub.add_argument("--trust", action="store_true", help=TRUST_HELP)
         if name in ("plan", "status"):
@@ -60,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             sub.add_argument("--output", help="the table (default: results.parquet in the sweep's folder)")
 
 
-def array_index(task: int | None, environment: Any = os.environ) -> int | None:
+def array_index(task: int | None, environment: Mapping[str, str] = os.environ) -> int | None:
     """The task from --task, else from a job array's variable."""
     from jaxrl_hpc.errors import UserError
 
@@ -80,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
     spec = load_spec(
         args.file, tuple(args.overrides), trust=args.trust
-    )  # mistakes are told before JAX is loaded
+    )  # report mistakes before JAX is loaded
 
     from jaxrl_hpc.cli import sweep_text
     from jaxrl_hpc.sweeps.directory import SweepDirectory
@@ -102,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _submit(plan: Any, directory: Any, dry_run: bool) -> int:
+def _submit(plan: SweepPlan, directory: SweepDirectory, dry_run: bool) -> int:
     from jaxrl_hpc.sweeps import local, slurm
     from jaxrl_hpc.sweeps.run import check_metric
 
@@ -123,7 +134,7 @@ def _submit(plan: Any, directory: Any, dry_run: bool) -> int:
     return 0
 
 
-def _run(plan: Any, directory: Any, args: argparse.Namespace) -> int:
+def _run(plan: SweepPlan, directory: SweepDirectory, args: argparse.Namespace) -> int:
     from jaxrl_hpc.cli import sweep_text
     from jaxrl_hpc.errors import UserError
     from jaxrl_hpc.runtime.train import EXIT_SAVED
@@ -134,7 +145,7 @@ def _run(plan: Any, directory: Any, args: argparse.Namespace) -> int:
         raise UserError(f"--jobs: should be at least 1 (it is {args.jobs})")
     index = array_index(args.task)
     if index is not None:
-        plan.task(index)  # a wrong number is said before anything is written
+        plan.task(index)  # report a wrong number before anything is written
     alone = index is not None or len(plan.tasks) == 1
     if not alone:  # a task of this process checks it itself, once it has set up the machine
         check_metric(plan, plan.trials[0].config)

@@ -36,7 +36,7 @@ def settings(values: dict[str, Any]) -> str:
 
 
 def _console() -> Console:
-    """In a file or a pipe lines are not broken to fit a screen that is not there."""
+    """Lines are not wrapped in files and pipes."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=240)
 
@@ -59,11 +59,11 @@ def show_plan(plan: SweepPlan, directory: SweepDirectory, as_json: bool) -> None
         f"{_many(len(plan.tasks), 'task')}; results in {directory.path}"
     )
     if plan.repeated:
-        console.print(f"{plan.repeated} trials mean the same as an earlier one and are left out")
+        console.print(f"{plan.repeated} trials duplicate an earlier one and are left out")
     if spec.halving:
         rungs = [count(budget) for budget in budgets(spec, plan.trials[0].config) if budget]
         console.print(
-            f"successive halving: one in {spec.halving.factor} goes on after {', '.join(rungs)} steps"
+            f"successive halving: one in {spec.halving.factor} continues after {', '.join(rungs)} steps"
         )
     if spec.axes:
         console.print(_axes(plan), "")
@@ -90,7 +90,7 @@ def _axes(plan: SweepPlan) -> Table:
         taken = list(dict.fromkeys(number(trial.values[key]) for trial in plan.trials))
         shown = ", ".join(taken[:6]) + (f", … ({len(taken)})" if len(taken) > 6 else "")
         traced = all(is_traced(trial.config, key) for trial in plan.trials)
-        how = "traced: side by side in one program" if traced else "static: a program, so a task, each"
+        how = "traced: side by side in one program" if traced else "static: one program and task each"
         table.add_row(key, f"{axis.kind}: {shown}", how)
     return table
 
@@ -146,9 +146,7 @@ def show_status(plan: SweepPlan, directory: SweepDirectory, as_json: bool) -> No
     if queued:
         console.print(f"in the queue: job {', '.join(queued)}")
     if status.others:
-        console.print(
-            f"{status.others} results here are of trials that the sweep file does not have (any more)"
-        )
+        console.print(f"{status.others} results here belong to trials that are not in the sweep file")
     show_best(plan, directory)
 
 

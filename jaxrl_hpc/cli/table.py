@@ -1,4 +1,4 @@
-"""Plain tables that fit the terminal: cells that are too long end in …, and nothing is cut in a pipe."""
+"""Plain tables that fit the terminal: long cells are cut with …, except in a pipe."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ GAP = "  "
 
 
 def width() -> int:
-    """Columns of the terminal, 80 where it does not say; at least 40."""
+    """Columns of the terminal, 80 if unknown; at least 40."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
 def table(rows: Sequence[Sequence[str]], align: str = "", indent: str = "", shrink: int = -1) -> str:
-    """Rows as lines, the first one a heading. `align`: < or > per column. Column `shrink` gives way."""
+    """Rows as lines, the first one a heading. `align`: < or > per column. Column `shrink` is shortened to
+    fit."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     over = len(indent) + sum(widths) + len(GAP) * (len(widths) - 1) - width()
     if over > 0 and sys.stdout.isatty():

@@ -7,11 +7,10 @@ examples:
   jaxrl-hpc train cartpole_dqn --dry-run
   mpirun -n 4 jaxrl-hpc train workflows/cartpole_ppo_sharded
 
-Results go to --run-dir, or to runs/<run.name>. Without either, a second run of a
-config gets a number, such as runs/cartpole_dqn-2; not so in a batch job or with
-several processes, where an existing run is refused.
+Results go to --run-dir, or to runs/<run.name>. Without either, a second run of a config gets a number, such
+as runs/cartpole_dqn-2; in a batch job or with several processes an existing run is refused instead.
 
-exit codes: 0 finished; 2 something in the input is wrong; 75 stopped by SIGTERM, SIGINT or SIGUSR1
+exit codes: 0 finished; 2 invalid input; 75 stopped by SIGTERM, SIGINT or SIGUSR1
 after saving: the same command with --run-dir and --resume continues exactly; 130 interrupted before
 that.
 """
@@ -24,16 +23,22 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.errors import UserError, os_errors_told
 from jaxrl_hpc.schema import FOLDER_NAME
 
+if TYPE_CHECKING:
+    from jaxrl_hpc.comm.ranks import Ranks
+    from jaxrl_hpc.config import Config
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file, or the name of one in configs/")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as agent.gamma=0.98")
-    parser.add_argument("--run-dir", help="where results go (default: runs/<run.name>)")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings, such as agent.gamma=0.98"
+    )
+    parser.add_argument("--run-dir", help="folder for results (default: runs/<run.name>)")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--resume", action="store_true", help="continue the run if it exists, exactly")
     group.add_argument(
@@ -42,17 +47,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="move an earlier run in this folder to .trash beside it",
     )
     group.add_argument(
-        "--dry-run", action="store_true", help="say what would be trained: parts, shapes, memory, time"
+        "--dry-run", action="store_true", help="show what would be trained: parts, shapes, memory, time"
     )
 
     by_hand = parser.add_argument_group(
-        "processes without MPI", "for workflow sharded; srun and mpirun need none of these"
+        "processes without MPI", "for workflow sharded; not needed with srun and mpirun"
     )
     by_hand.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
     by_hand.add_argument("--processes", type=int, metavar="N", help="number of processes")
     by_hand.add_argument("--process", type=int, metavar="I", help="number of this process, from 0")
     by_hand.add_argument(
-        "--start-seconds", type=float, default=120.0, metavar="S", help="to wait for all (default: 120)"
+        "--start-seconds",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="time to wait for all processes (default: 120)",
     )
 
 
@@ -98,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 def choose_folder(
     args: argparse.Namespace, section: Any, named: bool, processes: int
 ) -> tuple[Path | None, bool]:
-    """Where results go, and whether it may be another folder beside that; None if the name is no name."""
+    """The results folder, and whether a number may be added to it; None if the name is invalid."""
     from jaxrl_hpc.runs.naming import in_batch_job
 
     if args.run_dir:
@@ -111,7 +120,7 @@ def choose_folder(
 
 
 def next_free(folder: Path) -> Path:
-    """What `claimed` would make now."""
+    """The folder that `claimed` would create now."""
     from jaxrl_hpc.runs.naming import candidates
 
     return next(path for path in candidates(folder.parent, folder.name) if not path.exists())
@@ -130,7 +139,7 @@ def claimed(folder: Path) -> Iterator[Path]:
         release_folder(path)
 
 
-def train_in(run_dir: Path, config: Any, ranks: Any, args: argparse.Namespace) -> int:
+def train_in(run_dir: Path, config: Config, ranks: Ranks, args: argparse.Namespace) -> int:
     from jaxrl_hpc.envs.external import mpi_ranks
     from jaxrl_hpc.runtime.train import EXIT_SAVED, train
 
@@ -147,17 +156,17 @@ def train_in(run_dir: Path, config: Any, ranks: Any, args: argparse.Namespace) -
             f"workflow {config.workflow.name!r} runs in one process, but this is a job of {ranks.size}: "
             "start it without mpirun, or use workflow.name=sharded"
         )
-    outcome = train(config, run_dir, resume=args.resume, overwrite=args.overwrite)
+
+    def told(summary: dict[str, Any]) -> None:
+        print(result_text(summary, run_dir), flush=True)
+
+    outcome = train(config, run_dir, resume=args.resume, overwrite=args.overwrite, told=told)
     mpi_ranks.stop()
-    if not outcome.finished:
-        return EXIT_SAVED
-    if outcome.speaks:
-        print(result_text(outcome.summary or {}, run_dir))
-    return 0
+    return 0 if outcome.finished else EXIT_SAVED
 
 
 def result_text(summary: dict[str, Any], run_dir: Path) -> str:
-    """The summary for people."""
+    """The summary as text."""
     s = _without_nulls(summary)
     low, high = s["eval_return_interval"]
     text = ""
@@ -179,7 +188,7 @@ def result_text(summary: dict[str, Any], run_dir: Path) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A summary that was read back: not-a-number was written as null."""
+    """A summary read from file, where NaN was written as null."""
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Check every checksum of every checkpoint of a run, those of all ranks and actors included.
+"""Check all checksums of all checkpoints of a run, including those of ranks and actors.
 
 examples:
   jaxrl-hpc verify runs/cartpole_dqn
@@ -38,8 +38,10 @@ def run(args: argparse.Namespace) -> int:
     if not verdicts:
         print(f"{args.run_dir} has no checkpoint")
     elif not any(verdict.good for verdict in verdicts):
-        print("no checkpoint is good: restore the files from a backup; --resume refuses to go on without")
+        print(
+            "no checkpoint is good: restore the files from a backup; --resume refuses to continue without one"
+        )
     elif not newest_good:
         best = next(verdict.step for verdict in verdicts if verdict.good)
-        print(f"--resume goes on from iteration {best}, the newest good checkpoint")
+        print(f"--resume continues from iteration {best}, the newest good checkpoint")
     return 0 if newest_good else 1

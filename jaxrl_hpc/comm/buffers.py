@@ -1,16 +1,16 @@
 """A tree of arrays as one flat buffer of bytes on the host, for messages and windows: no pickling, no copy
-when unpacked. Inside compiled programs ops/row_packing.py does the like; ops/tree_layout.py describes both.
+when unpacked. ops/row_packing.py does the same inside compiled programs; ops/tree_layout.py describes both.
 
     layout = BufferLayout.of(jax.eval_shape(function, ...))   # or of a tree of arrays
     buffer = layout.empty()
     layout.pack(tree, buffer)
     tree = layout.unpack(buffer)                              # NumPy views into the buffer
 
-Leaves lie one after the other, each at a multiple of 64 bytes, typed keys as their data. Sender and receiver
-must have the same layout, which `agree` compares at the start.
+Leaves are stored one after the other, each at a multiple of 64 bytes, typed keys as their data. Sender and
+receiver must have the same layout, which `agree` checks at the start.
 
-Views share the buffer's memory, and JAX may use aligned NumPy memory without copying it. Copy what is kept
-(`layout.unpack(buffer.copy())`) before the buffer is overwritten.
+Views share the buffer's memory, and JAX may use aligned NumPy memory without copying it. To keep data, copy
+it (`layout.unpack(buffer.copy())`) before the buffer is overwritten.
 """
 
 from __future__ import annotations

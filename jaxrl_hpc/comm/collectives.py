@@ -7,9 +7,9 @@ Every collective takes a tree whose leaves have a leading axis of local shards [
              (polling.py where waiting ranks sleep)
     finish   from the message back to a tree
 
-`add` is the sum over shards, one flattened vector of floats. When `deterministic`, all shards' vectors
-are gathered and added in order of shard, which no layout can change; otherwise sums are hierarchical.
-`gather` is everyone's tree [S, …], bit for bit; `total` is the sum of unsigned integers, exact in any order.
+`add` is the sum over shards, one flattened vector of floats. When `deterministic`, all shards' vectors are
+gathered and added in order of shard, which no layout can change; otherwise sums are hierarchical. `gather` is
+the trees of all shards [S, …], bit for bit; `total` is the sum of unsigned integers, exact in any order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Collectives(NamedTuple):
         return self.finish(kind, self.across(kind, self.local(kind, tree)), like)
 
     def local(self, kind: Kind, tree: PyTree) -> Array:
-        """[F] for sums, [local shards, F] where everyone's part is needed."""
+        """[F] for sums, [local shards, F] where all parts are needed."""
         several = len(self.layout.program_devices) > 1
         if self._summed(kind):
             vector = _flat(kind, jax.tree.map(lambda x: x.sum(axis=0, dtype=x.dtype), tree))
@@ -55,7 +55,7 @@ class Collectives(NamedTuple):
         return lax.all_gather(vectors, DEVICE, tiled=True) if several else vectors
 
     def across(self, kind: Kind, vector: Array) -> Array:
-        """[F] for sums, [S, F] or [1, F], their sum, where everyone's part is needed."""
+        """[F] for sums, [S, F] or [1, F], their sum, where all parts are needed."""
         if self.comm is None or not vector.size:
             return vector
         if self._polls():
@@ -160,6 +160,6 @@ def compare_replicas(layout: Layout, marks: np.ndarray) -> None:
     where = ", ".join(f"rank {rank} device {device}" for rank, device in sorted(odd))
     usual_rank = layout.rank_of(int(np.argmax(marks == expected)))
     raise RuntimeError(
-        f"the learners have drifted apart: {where} not as rank {usual_rank}; "
+        f"the learners have diverged: {where} from rank {usual_rank}; "
         "a device computes wrongly or a program is not deterministic; resume from the last checkpoint"
     )

@@ -3,14 +3,13 @@
 `jax.distributed.initialize` is not enough here, for three reasons:
 
 - It runs JAX's coordination service inside process 0. When that process dies, the clients in all others
-  abort in C++ before anybody could say who died. So the service runs in a small process of its own, which
-  outlives process 0 by a little.
-- It lets processes on CPUs (gloo) find each other by the name of their host, which many hosts resolve to
-  127.0.0.1. The address by which a process has reached process 0 is known to work.
+  abort in C++ before the dead process can be named. So the service runs in a separate small process, which
+  outlives process 0 briefly.
+- It connects processes on CPUs (gloo) by host name, which many hosts resolve to 127.0.0.1. The address by
+  which a process has reached process 0 is known to work.
 - It installs a handler of SIGTERM, which belongs to the run (`runtime/signals.py`).
 
-This is the only file that uses private parts of JAX for that; tests/mpi/test_layouts.py has
-it with real processes.
+Only this file uses private parts of JAX for that; tests/mpi/test_layouts.py tests it with real processes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.errors import UserError
 
 LEAST_HEARTBEAT, LONGEST_HEARTBEAT = 60, 7 * 86_400  # seconds
-OUTLIVE_SECONDS = 15  # how long the service outlives a process 0 that died: the others must be told first
+OUTLIVE_SECONDS = 15  # how long the service outlives a dead process 0: the others must be notified first
 SHUTDOWN_SECONDS = 60
 ATTEMPTS = 3  # a port that was free a moment ago may be taken
 NOISE = (b"[Gloo] Rank", b"connected peer ranks")  # in pieces where devices print at the same time
@@ -126,7 +125,7 @@ def _leave(ranks: Ranks) -> None:
     from jax._src import distributed
 
     assert ranks.connection is not None
-    with contextlib.suppress(Exception):  # nothing can be done about it any more
+    with contextlib.suppress(Exception):  # too late to handle
         distributed.global_state.shutdown()
     ranks.connection.close()
     if _service is not None and _service.stdin is not None:
@@ -156,12 +155,12 @@ def reachable(process: int, hosts: list[tuple[str, str]]) -> str:
     own, _ = hosts[process]
     if not own.startswith("127."):
         return own
-    # it is on the hub's host; what others outside call that host is its own address too
+    # it is on the hub's host, so the address by which others reach that host is its own too
     return next((hub_host for _, hub_host in hosts if not hub_host.startswith("127.")), own)
 
 
 def own_addresses() -> list[str]:
-    """By which other hosts may reach this one, the likeliest first."""
+    """Addresses by which other hosts may reach this one, the likeliest first."""
     interfaces = psutil.net_if_addrs()
     states = psutil.net_if_stats()
     up = [name for name in interfaces if name in states and states[name].isup]
@@ -183,7 +182,7 @@ def _start_service(processes: int, heartbeat: int) -> int:
             [sys.executable, "-c", SERVICE, str(port), str(processes), str(heartbeat)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # else whoever reads our output would wait for the service to end
+            stderr=subprocess.DEVNULL,  # else a reader of our output would wait for the service to end
             text=True,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
         )
@@ -207,7 +206,7 @@ def _bypass_proxies(host: str) -> None:
 
 @contextlib.contextmanager
 def gloo_lines_hidden() -> Iterator[None]:
-    """Gloo prints a line per device when programs first communicate: left out, all else passes."""
+    """Drops the line that gloo prints per device when programs first communicate."""
     if jax.process_count() == 1:
         yield
         return

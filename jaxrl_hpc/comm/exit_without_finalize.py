@@ -1,4 +1,4 @@
-"""Exit of a process with a thread stuck inside MPI, or a window that it cannot free.
+"""Exit of a process with a thread stuck inside MPI, or with a window that cannot be freed.
 
 MPI_Finalize would block forever, or crash, and a finished run would end with an error. So such a process
 exits without it: it flushes its output, waits for the other ranks, tells the launcher that it has finished,
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 LOOK_SECONDS = 0.01
-FAILED_SECONDS = 60.0  # that one with an error waits for the others, which may not come
-FINISHED_SECONDS = 3600.0  # that one without waits: others may still write or evaluate
-ANSWER_SECONDS = 10.0  # for the launcher to confirm that it knows
+FAILED_SECONDS = 60.0  # how long a failed rank waits for the others, which may not come
+FINISHED_SECONDS = 3600.0  # how long a successful rank waits: others may still write or evaluate
+ANSWER_SECONDS = 10.0  # for the launcher's confirmation
 _comm: Any = None  # of all ranks, once one of them is stuck
-_status: int | None = None  # None: nobody said
+_status: int | None = None  # None: not set
 
 
 def stuck() -> bool:
-    """Whether this job has left something behind inside MPI; the same on all ranks."""
+    """Whether this job cannot finalise MPI; the same on all ranks."""
     return _comm is not None
 
 

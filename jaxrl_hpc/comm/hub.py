@@ -1,16 +1,16 @@
-"""Processes of a job find each other over TCP, exchange small messages, and notice at once when one dies.
+"""Connects the processes of a job over TCP for small messages, and detects at once when one dies.
 
     process 0:  hub ──┬── connection of process 0
                       ├── connection of process 1
                       └── connection of process N - 1
 
-Process 0 listens; every process, also process 0 itself, connects and says who it is. Once all have come,
-there is one collective operation, `gather`; all others can be made of it (`hub_ranks.py`). The operating
-system closes the connection of a process that ends, however it ends. So the hub knows at once which one has
-died and tells the others; if process 0 dies, all see their connection closed. A host that vanishes without
-closing anything is left to the watchdog.
+Process 0 listens; every process, including process 0, connects and identifies itself. Once all are connected,
+there is one collective operation, `gather`, from which all others are built (`hub_ranks.py`). The operating
+system closes the connection of a process that ends for any reason, so the hub detects at once which one died
+and notifies the others; if process 0 dies, all see their connection closed. A host that vanishes without
+closing its connections is detected by the watchdog.
 
-Nothing but Python, and nothing that a stranger sends is unpickled here.
+Pure Python. Data from unauthenticated connections is never unpickled.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_hpc.errors import UserError
 
-START_SECONDS = 120.0  # until all processes must have come
+START_SECONDS = 120.0  # until all processes must be connected
 RETRY_SECONDS = 0.1  # between attempts to connect
 ATTEMPT_SECONDS = 3.0  # for one of them
-SEND_SECONDS = 30.0  # for a receiver that takes nothing
-LEAVE_SECONDS = 60.0  # that process 0 waits at its end for the others to leave
-MAX_HELLO = 4096  # bytes from a process that nobody knows yet
+SEND_SECONDS = 30.0  # for a receiver that does not read
+LEAVE_SECONDS = 60.0  # process 0 waits this long at its end for the others to leave
+MAX_HELLO = 4096  # largest message from an unauthenticated process
 EXIT_DIED = 76  # as the watchdog: the newest checkpoint can be resumed
 HEAD = struct.Struct("!IB")  # length of what follows, kind
 HELLO, WELCOME, REFUSED, GATHER, FAILED, ABORT, GONE, BYE = range(8)
@@ -73,7 +73,7 @@ class Peer:
         self.failed = self.left = False
 
     def frames(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Whole messages among what has come so far."""
+        """Complete messages received so far."""
         self.received += data
         found = []
         while len(self.received) >= HEAD.size:
@@ -92,9 +92,9 @@ class Hub(threading.Thread):
 
     Args:
       listener: a bound socket that listens.
-      processes: how many are to come.
-      token: what the processes of this job know and those of another do not.
-      seconds: until all must have come.
+      processes: how many are expected.
+      token: shared secret of the processes of this job.
+      seconds: until all must be connected.
     """
 
     def __init__(self, listener: socket.socket, processes: int, token: str, seconds: float) -> None:
@@ -137,7 +137,7 @@ class Hub(threading.Thread):
 
     def _closed(self, peer: Peer) -> None:
         if peer.member is None or self._peers.get(peer.member.process) is not peer:
-            return  # a stranger, or refused
+            return  # unauthenticated, or refused
         if not self._complete:  # it may be started again
             del self._peers[peer.member.process]
         elif not peer.left:
@@ -170,14 +170,14 @@ class Hub(threading.Thread):
         except (KeyError, TypeError, ValueError):
             known = False
         if not known:
-            self._send(peer, REFUSED, b"")  # of another job: it looks elsewhere
+            self._send(peer, REFUSED, b"")  # of another job: it tries elsewhere
             return
         other = self._peers.get(member.process)
         if count != self._processes or not 0 <= member.process < self._processes:
             text = f"number {member.process} of {count}, but process 0 expects {self._processes} processes"
             self._send(peer, REFUSED, f"this process was started as {text}".encode())
         elif other is not None:
-            text = f"number {member.process} is there already: {other.member}"
+            text = f"number {member.process} is already connected: {other.member}"
             self._send(peer, REFUSED, text.encode())
         else:
             peer.member = member
@@ -194,7 +194,7 @@ class Hub(threading.Thread):
         here = f"port {self._listener.getsockname()[1]} of {socket.gethostname()}"
         text = (
             f"process{plural} {which} of {self._processes} did not connect to {here} within "
-            f"{self._seconds:g} s: see the output of the missing ones, and whether their hosts reach it"
+            f"{self._seconds:g} s: check the output of the missing ones, and whether their hosts can reach it"
         )
         self._tell(REFUSED, text.encode())
         self._over = True
@@ -212,7 +212,7 @@ class Hub(threading.Thread):
             self._tell(GATHER, lengths + b"".join(parts))
 
     def _tell(self, kind: int, payload: bytes = b"") -> None:
-        """Process 0 comes last: the hub ends with it, and the others would hear of its death instead."""
+        """Process 0 ends last: the hub ends with it, which the others would take for a crash."""
         for _, peer in sorted(self._peers.items(), reverse=True):
             if not peer.left:
                 self._send(peer, kind, payload)
@@ -226,8 +226,8 @@ class Hub(threading.Thread):
 class Connection:
     """This process's connection to the hub.
 
-    `on_gone` is called with (process, what happened to it), by a thread of this class, when a process is no
-    longer there; it does not return.
+    `on_gone` is called with (process, what happened to it), by a thread of this class, when a process is
+    gone; it does not return.
     """
 
     def __init__(self, stream: socket.socket, process: int, members: Sequence[Member]) -> None:
@@ -247,7 +247,7 @@ class Connection:
         return len(self.members)
 
     def gather(self, payload: bytes) -> list[bytes]:
-        """What every process gives, in order of their numbers; all of them call it."""
+        """The values of all processes, in order of their numbers; collective."""
         self._send(GATHER, payload)
         answer = self._gathered.get()
         count = self.processes
@@ -259,7 +259,7 @@ class Connection:
         return parts
 
     def all_fail(self, seconds: float) -> bool:
-        """Says that this process fails -> whether all others say so too within that time."""
+        """Report that this process fails -> whether all others report the same within that time."""
         self._send(FAILED)
         return self._all_failed.wait(seconds)
 
@@ -269,7 +269,7 @@ class Connection:
         with contextlib.suppress(OSError):
             self._send(ABORT, str(status).encode())
         if self.hub is not None:
-            self.hub.join(LEAVE_SECONDS)  # until the others know
+            self.hub.join(LEAVE_SECONDS)  # until the others are notified
 
     def close(self) -> None:
         """Leave; nothing is expected of this process any more."""
@@ -277,6 +277,9 @@ class Connection:
             self._closing = True
             with contextlib.suppress(OSError):
                 self._send(BYE)
+                self._stream.shutdown(
+                    socket.SHUT_WR
+                )  # so that the hub need not wait for the end of this process
             if self.hub is not None:
                 self.hub.join(LEAVE_SECONDS)
 
@@ -338,6 +341,17 @@ def listen(ports: Sequence[int]) -> socket.socket:
     raise UserError(f"port {which} on {socket.gethostname()}: in use already; give another one")
 
 
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port reserved for a process that will `listen` on it. It is bound without listening; the listener
+    shares the address (SO_REUSEADDR).
+    """
+    with socket.socket(socket.AF_INET) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield held.getsockname()[1]
+
+
 def connect(
     hosts: Sequence[str],
     ports: Sequence[int],
@@ -368,12 +382,12 @@ def connect(
                 if left <= 0:
                     raise UserError(
                         f"process {process} of {processes} cannot reach process 0 at {hosts[0]}:{ports[0]} "
-                        f"within {seconds:g} s ({problem}): see whether it runs there, and whether this host "
-                        "may reach that port"
+                        f"within {seconds:g} s ({problem}): check whether it runs there, and whether this "
+                        "host may reach that port"
                     )
                 try:
                     stream = socket.create_connection((host, port), min(ATTEMPT_SECONDS, left))
-                    # the hub itself says so when somebody does not come in time
+                    # the hub reports processes that do not connect in time
                     stream.settimeout(left + ATTEMPT_SECONDS)
                     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""Ranks without MPI: collective operations on the host by way of a hub (`hub.py`)."""
+"""Ranks without MPI: collective operations on the host through a hub (`hub.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_hpc.comm.hub import Connection
 from jaxrl_hpc.comm.ranks import AGREE_SECONDS, Ranks
 
 T = TypeVar("T")
-# what ranks tell each other besides numbers, texts and their containers
+# what ranks exchange besides numbers, strings and their containers
 KNOWN = {
     ("jaxrl_hpc.runs.directory", "RunDirectory"),
     ("pathlib", "PosixPath"),

@@ -1,9 +1,9 @@
-"""How the processes of a job without MPI were started, and how they find process 0.
+"""How processes of a job without MPI were started, and how they find process 0.
 
 By hand:  jaxrl-hpc train CONFIG --coordinator HOST:PORT --processes N --process I, on every host.
-Slurm:    srun without an MPI plug-in says everything in its variables. Process 0 is on the first node of the
-          step; it takes the first free port of a few that follow from the numbers of job and step, and the
-          others try these in turn. Steps of one job, and jobs on one node, so do not meet each other.
+Slurm:    srun without an MPI plug-in provides everything in its variables. Process 0 is on the first node of
+          the step; it takes the first free port of a few derived from the numbers of job and step, and the
+          others try these in turn, so that steps and jobs on one node do not collide.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def by_hand(
     process: int | None,
     seconds: float = hub.START_SECONDS,
 ) -> None:
-    """What the command line says; nothing at all is fine."""
+    """The options of the command line; all may be missing."""
     global _by_hand
     given = {"--coordinator": coordinator, "--processes": processes, "--process": process}
     missing = [name for name, value in given.items() if value is None]
@@ -89,14 +89,15 @@ def slurm_step(environment: Mapping[str, str]) -> Launch | None:
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "localhost")
     start = 97 * job + 13 * step
     ports = tuple(FIRST_PORT + (start + i) % PORTS for i in range(TRIED_PORTS))
-    restarts = environment.get("SLURM_RESTART_COUNT", "0")
-    return Launch(process, processes, first_host(nodes), ports, f"slurm {job}.{step}.{restarts}")
+    cluster, restarts = environment.get("SLURM_CLUSTER_NAME", ""), environment.get("SLURM_RESTART_COUNT", "0")
+    token = f"slurm {cluster} {job}.{step}.{restarts}"
+    return Launch(process, processes, first_host(nodes), ports, token)
 
 
 def found() -> Launch | None:
     """How this process was started, if by hand or by srun without MPI; an MPI launcher comes first."""
     if ranks.launched_size() > 1:
         if _by_hand is not None:
-            raise UserError("--coordinator: an MPI launcher started this process and says all that is needed")
+            raise UserError("--coordinator: not needed, since an MPI launcher started this process")
         return None
     return _by_hand or slurm_step(os.environ)

@@ -1,6 +1,6 @@
-"""Which logical shards live where.
+"""The placement of logical shards.
 
-A run is divided into S logical shards once and for all; ranks and devices only hold them:
+A run is divided into a fixed number S of logical shards; ranks and devices only hold them:
 
     rank r of R:    shards [r S/R, (r + 1) S/R)
     its device d of D:    the d-th part of those, L = S / (R D) shards
@@ -81,7 +81,7 @@ class Layout(NamedTuple):
             if isinstance(leaf, jax.core.Tracer):
                 return leaf  # only shapes are looked at
             if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-                return leaf  # it is there already
+                return leaf  # it is already there
             return jax.make_array_from_process_local_data(sharding, leaf)
 
         return jax.tree.map(put, tree)

@@ -1,7 +1,7 @@
 """Shared memory that killed jobs left behind: MPICH's segments in /dev/shm keep their memory until a reboot.
 
-Only segments of this user that no process maps, and that are old enough not to belong to a job that is just
-starting, are removed. Needs nothing but Python, so that scripts on login nodes can use it.
+Only segments of this user that no process maps, and that are too old to belong to a job that is just
+starting, are removed. Pure Python, so that scripts on login nodes can use it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+)", re.MULTILINE)  # of a line of /pr
 
 
 class Leftover(NamedTuple):
-    """A segment that nobody uses."""
+    """An unused segment."""
 
     path: Path
     bytes: int
@@ -28,7 +28,7 @@ class Leftover(NamedTuple):
 def leftovers(
     folder: Path = FOLDER, min_age: float = MIN_AGE_SECONDS, proc: Path = Path("/proc")
 ) -> list[Leftover]:
-    """This user's segments that no process maps; none if that cannot be told."""
+    """This user's segments that no process maps; none if that is unknown."""
     found: dict[int, Leftover] = {}
     for path in sorted(folder.glob(SEGMENT)) if folder.is_dir() else ():
         try:

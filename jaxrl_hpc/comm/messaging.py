@@ -1,8 +1,8 @@
 """Non-blocking point-to-point messages: an inbox, an outbox, and control messages on top of them.
 
-The data of a large message moves only while its sender calls MPI, and a sender that sits in a long
-computation must not hold up what others have sent: receives never block (MPI_Improbe, MPI_Imrecv), and the
-messages of one sender stay in order. An outbox keeps buffers until MPI is done with them.
+The data of a large message moves only while its sender calls MPI, and a sender in a long computation must not
+delay messages of others: receives never block (MPI_Improbe, MPI_Imrecv), and the messages of one sender stay
+in order. An outbox keeps buffers until MPI has sent them.
 
 A control message is rare, small, in order and never lost: 64 bytes of numbers and an optional payload of raw
 bytes, on a communicator of its own."""

@@ -1,7 +1,7 @@
-"""Collectives inside compiled programs that leave the core to others while they wait (CPU).
+"""Collectives inside compiled programs that release the core while they wait (CPU).
 
-mpi4jax calls blocking functions of MPI, which spin: best where every rank has a core of its own, and a waste
-where ranks share cores. These begin the same collective without blocking and test for its end, with backoff
+mpi4jax calls blocking functions of MPI, which spin: best where every rank has its own core, wasteful where
+ranks share cores. These start the same collective without blocking and test for completion with backoff
 (`polling.cc`). They carry mpi4jax's effect, so that all collectives of a program keep their order.
 
 `ordered_sum` adds in order of rank: the bits of `allgather` followed by `collectives.ordered_sum`, with
@@ -44,11 +44,11 @@ class _Library(ctypes.Structure):
 
 @functools.cache
 def problem() -> str | None:
-    """Why these collectives cannot be used here; None: they can. Loads and registers them the first time."""
+    """Why these collectives cannot be used here, or None. Loads and registers them the first time."""
     if jax.default_backend() != "cpu":
-        return f"they are made for CPUs, and this process computes on {jax.default_backend()}"
+        return f"they need CPUs, but this process computes on {jax.default_backend()}"
     if not register(LIBRARY, {TARGET: "PollingCollective"}):
-        return f"{LIBRARY.name} was not compiled: install the package where there is a C++ compiler"
+        return f"{LIBRARY.name} was not compiled: install the package on a machine with a C++ compiler"
     try:
         from mpi4py import MPI
 
@@ -70,7 +70,7 @@ class Waited(NamedTuple):
 
 
 def waited() -> Waited:
-    """What polling collectives have cost this process by waiting."""
+    """Waiting costs of polling collectives in this process."""
     if problem() is not None:
         return Waited(0.0, 0.0)
     library = ctypes.CDLL(str(LIBRARY))

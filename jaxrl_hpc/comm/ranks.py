@@ -1,8 +1,8 @@
 """The processes of a job: this process's rank, and collective operations on the host.
 
 A job is what `mpirun -n N` or `srun` starts; a process started without them is a job of one. Host
-communication has communicators of its own, because collectives of compiled programs (`collectives.py`)
-run at the same time on XLA's threads. Nothing here is ever called under a condition on the rank.
+communication uses its own communicators, because collectives of compiled programs (`collectives.py`) run at
+the same time on XLA's threads. Never call these functions under a condition on the rank.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+RDMA_DEVICES = Path("/sys/class/infiniband")
 AGREE_SECONDS = 5.0  # how long a failing rank waits to see whether all fail alike
-VERDICT_SECONDS = 3.0  # how long it waits for the news that another one has died, which explains its error
+VERDICT_SECONDS = (
+    3.0  # how long it waits for a notice that another rank has died, which would explain its error
+)
 
 
 def launched_size() -> int:
-    """How many processes the launcher says it started; 1 without one."""
+    """The number of processes according to the launcher; 1 without one."""
     for name in SIZE_VARIABLES:
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
@@ -55,7 +59,7 @@ class Ranks:
         # for collectives inside compiled programs
         self.programs = cast(Any, comm.Clone() if comm else None)
         self._guarded = False
-        self.connection: Connection | None = None  # by which the death of a process is noticed at once
+        self.connection: Connection | None = None  # detects the death of a process at once
         self.on_gone: Callable[[int, str], None] | None = None  # what to do then
         self.local_rank, self.local_size = 0, 1  # among the processes on this node
         if comm:
@@ -119,12 +123,12 @@ class Ranks:
                 backoff.pause()
 
     def _meet(self) -> None:
-        """Before a blocking collective, whose waiting takes a core."""
+        """Wait before a blocking collective, which would spin on a core."""
         if chosen().mode == "sleep":
             self.barrier()
 
     def ranks_per_core(self) -> float:
-        """Of the node that is fullest; cores are those that its ranks may use. Collective."""
+        """Ranks per core on the fullest node; cores are those that its ranks may use. Collective."""
         if not self.comm or not hasattr(os, "sched_getaffinity"):
             return 1.0
         from mpi4py import MPI
@@ -136,7 +140,7 @@ class Ranks:
         return float(self.comm.allreduce(share, MPI.MAX))
 
     def first_does(self, function: Callable[[], T]) -> T:
-        """Rank 0 calls it; all ranks return its result, or raise its error."""
+        """Call a function on rank 0; all ranks return its result, or raise its error."""
         result: T | None = None
         problem: str | None = None
         if self.first:
@@ -150,7 +154,7 @@ class Ranks:
         return cast(T, result)
 
     def all_succeed(self, function: Callable[[], T]) -> T:
-        """Every rank calls it; if one fails, all fail, with a message that names the rank."""
+        """Call a function on every rank; if one fails, all fail, with a message that names the rank."""
         result: T | None = None
         problem: str | None = None
         try:
@@ -177,10 +181,9 @@ class Ranks:
         if self.comm is not None:
             return self.comm
         try:
-            from mpi4py import MPI
+            return start_mpi().COMM_SELF
         except (ImportError, RuntimeError) as error:
             raise UserError(f"{who} needs MPI ({error}): {INSTALL_MPI}") from None
-        return MPI.COMM_SELF
 
     def abort(self, status: int) -> None:
         """End the whole job at once."""
@@ -191,7 +194,7 @@ class Ranks:
         os._exit(status)
 
     def attach(self, connection: Connection) -> None:
-        """Notice by this connection when a process dies."""
+        """Use this connection to detect the death of a process."""
         self.connection = connection
         connection.on_gone = self._gone
 
@@ -218,7 +221,7 @@ class Ranks:
         except Exception:
             if self.size == 1:
                 raise
-            if self.connection is not None:  # it ends this process if another one's death was the reason
+            if self.connection is not None:  # ends this process if the death of another one was the reason
                 time.sleep(VERDICT_SECONDS)
             print(f"rank {self.rank} of {self.size} failed and ends the job:", file=sys.stderr)
             traceback.print_exc()
@@ -241,7 +244,7 @@ _joined: Ranks | None = None
 
 
 def join(ranks: Ranks) -> None:
-    """From now on this process belongs to a job without MPI."""
+    """Make this process part of a job without MPI."""
     global _joined
     _joined = ranks
 
@@ -251,13 +254,26 @@ def world() -> Ranks:
     return _joined or _launched()
 
 
+def start_mpi() -> Any:
+    """mpi4py's MPI, which importing initialises.
+
+    UCX keeps 144 bytes for every piece of memory that the process returns to the system, until its cache of
+    memory registered with a network card is used next. Without such a card that is never, and ranks grow.
+    """
+    if not (RDMA_DEVICES.is_dir() and any(RDMA_DEVICES.iterdir())):
+        os.environ.setdefault("UCX_RCACHE_ENABLE", "n")
+    from mpi4py import MPI
+
+    return MPI
+
+
 @functools.cache
 def _launched() -> Ranks:
     expected = launched_size()
     if expected == 1:
         return Ranks()
     try:
-        from mpi4py import MPI
+        MPI = start_mpi()
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"this is one of {expected} MPI processes, but MPI cannot be used here ({error}): "
@@ -267,8 +283,8 @@ def _launched() -> Ranks:
     if size != expected:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         raise UserError(
-            f"the launcher started {expected} processes, but MPI sees {size}: it belongs to another MPI than "
-            f"mpi4py, which uses {library}; start with that library's mpiexec (jaxrl-hpc doctor finds it)"
+            f"the launcher started {expected} processes, but MPI sees {size}: it belongs to a different MPI "
+            f"than mpi4py, which uses {library}; use that library's mpiexec (jaxrl-hpc doctor finds it)"
         )
     exit_without_finalize.prepare()
     return Ranks(MPI.COMM_WORLD)

@@ -1,4 +1,4 @@
-"""Which rank does what in a job of actors and learners.
+"""The roles of ranks in a job of actors and learners.
 
     ranks 0 … L - 1 learn, ranks L … N - 1 act;   actor a serves learner a mod L, or 0 if batches are shared
 
@@ -16,7 +16,7 @@ from jaxrl_hpc.errors import UserError
 class Roles(NamedTuple):
     """The job as one of its ranks sees it."""
 
-    comm: Any  # MPI communicator of all ranks, for transports to duplicate; None: one process that only looks
+    comm: Any  # MPI communicator of all ranks, for transports to duplicate; None: this process only inspects
     rank: int
     learners: int  # L
     actors: int
@@ -48,7 +48,7 @@ class Roles(NamedTuple):
 
 
 def assign(comm: Any, size: int, rank: int, learners: int, actors: int, shared: bool) -> Roles:
-    """Roles of a job of `size` ranks; `actors` as in the config, 0 for all that do not learn."""
+    """Roles of a job of `size` ranks; `actors` as in the config, 0 for all ranks that do not learn."""
     if size < learners + 1:
         plural = "s" if size > 1 else ""
         raise UserError(
@@ -64,7 +64,7 @@ def assign(comm: Any, size: int, rank: int, learners: int, actors: int, shared: 
     served = 1 if shared else learners
     if size - learners < served:
         raise UserError(
-            f"workflow.learners is {learners}, but only {size - learners} rank(s) act: each learner needs an "
-            "actor of its own; start more ranks, or let one share batches out (workflow.learner_mode=shared)"
+            f"workflow.learners is {learners}, but only {size - learners} rank(s) act: each learner needs "
+            "its own actor; start more ranks, or let one distribute batches (workflow.learner_mode=shared)"
         )
     return Roles(comm, rank, learners, size - learners, served)

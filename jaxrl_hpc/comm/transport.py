@@ -2,16 +2,15 @@
 
     actor:  room() → newest() → act → offer(message)     learner:  drain() → learn → publish(version, params)
 
-A transport moves two kinds of raw buffers of fixed size: messages (an unroll with its header) from actors
-to learners, and parameters with a version from learners to actors. Nothing here waits: a side that finds
-nothing polls again, and the workflow (workflows/actor_learner/) decides for how long. Control messages
-(start, stop, snapshots, parameters of replayed schedules) do not pass here but through `messaging.Control`,
-which is the same for all transports.
+A transport moves two kinds of raw buffers of fixed size: messages (an unroll with its header) from actors to
+learners, and parameters with a version from learners to actors. Nothing here waits: a side that finds nothing
+polls again, and the workflow (workflows/actor_learner/) decides for how long. Control messages (start, stop,
+snapshots, parameters of replayed schedules) use `messaging.Control`, which is the same for all transports.
 
-What every transport promises:
+Every transport guarantees:
 - messages of one actor are drained in the order in which they were offered, each at most once;
 - at any time, messages taken by `offer` = drained + `lost` + in flight, exactly; nothing is torn;
-- `newest` never goes back to an older version, and what it gives is whole;
+- `newest` never returns to an older version, and its value is whole;
 - an actor can be ahead of its learner by a bounded number of messages (`BufferSizes.in_flight`).
 """
 
@@ -53,14 +52,13 @@ class ActorSide(Protocol):
 
     def room(self) -> bool:
         """Whether `offer` would take a message now. An actor waits for room before it acts, not after, so
-        that its unroll is made with parameters that are new when it is sent."""
+        that its unroll is made with recent parameters."""
         ...
 
     def offer(self, message: np.ndarray) -> bool:
-        """Takes a copy of a message [BufferSizes.message] uint8. False: no room now, and nothing has
-        happened.
+        """Take a copy of a message [BufferSizes.message] uint8. False: no room, nothing was done.
 
-        A transport whose rule on full is to reject or to drop the oldest takes it and counts what is `lost`.
+        A transport that rejects or drops the oldest when full takes it and counts what is `lost`.
         """
         ...
 
@@ -70,7 +68,7 @@ class ActorSide(Protocol):
         ...
 
     def close(self) -> None:
-        """Together with all ranks, after the learners have drained all they want."""
+        """Collective, after the learners have drained all that they need."""
         ...
 
 
@@ -83,13 +81,13 @@ class LearnerSide(Protocol):
 
     @property
     def counts(self) -> dict[str, int]:
-        """What has happened since the beginning, for metrics; the same names at all learners."""
+        """Counters since the start, for metrics; the same names at all learners."""
         ...
 
     def publish(self, version: int, params: np.ndarray) -> None:
-        """Gives [BufferSizes.params] uint8 to its actors; versions rise. An actor may never see some of them.
+        """Send [BufferSizes.params] uint8 to its actors; versions increase. An actor may skip some of them.
 
-        The transport keeps the array as long as it needs it; nobody writes to it any more.
+        The transport keeps the array as long as needed; it must not be written to again.
         """
         ...
 
@@ -105,7 +103,7 @@ class LearnerSide(Protocol):
         ...
 
     def close(self) -> None:
-        """Together with all ranks."""
+        """Collective."""
         ...
 
 

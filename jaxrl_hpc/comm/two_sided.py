@@ -1,9 +1,10 @@
 """Actors and learners connected by ordinary messages; all sends and receives are non-blocking.
 
 Sends are synchronous and non-blocking (MPI_Issend): one is complete when its receiver has begun to take it,
-so the number of incomplete sends is the number of messages in flight, whatever MPI buffers. An actor may
-have `in_flight` of them. Backpressure: a slow learner throttles its actors, and memory stays bounded. A
-learner has one parameter message per actor in flight; an actor that is slow to take it skips versions.
+so the number of incomplete sends is the number of messages in flight, regardless of buffering in MPI. An
+actor may have `in_flight` of them. Backpressure: a slow learner throttles its actors, and memory stays
+bounded. A learner has one parameter message per actor in flight; an actor that is slow to take it skips
+versions.
 
 Receives are in `messaging.py`.
 """

@@ -1,7 +1,7 @@
-"""Waiting for other ranks: polling with backoff, which leaves cores to working ranks, and a deadline.
+"""Waiting for other ranks: polling with backoff, which frees cores for working ranks, and a deadline.
 
-How eagerly a process polls is decided once per job (`choose`): where ranks outnumber cores, polls become rare
-soon, and collectives inside programs poll too (polling.py) instead of spinning in MPI.
+The polling rate is chosen once per job (`choose`): where ranks outnumber cores, polls become rare quickly,
+and collectives inside programs poll too (polling.py) instead of spinning in MPI.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Waiting = Literal["spin", "sleep"]
 
 
 class Pace(NamedTuple):
-    """How a process polls: first it only yields the core in between, later it sleeps."""
+    """How a process polls: at first it only yields the core between polls, later it sleeps."""
 
     eager_polls: int
     eager_seconds: float
-    shortest_nap: float  # naps last a part of the time waited so far, within these bounds
+    shortest_nap: float  # sleeps are a fraction of the time waited so far, within these bounds
     longest_nap: float
     part: float
 
@@ -35,7 +35,7 @@ class WaitingChoice(NamedTuple):
 
     mode: Waiting = "spin"
     ranks_per_core: float = 1.0
-    programs_poll: bool = False  # collectives inside programs leave the core to others too
+    programs_poll: bool = False  # collectives inside programs release the core too
 
 
 _choice = WaitingChoice()
@@ -44,7 +44,7 @@ _choice = WaitingChoice()
 def choose(
     wanted: Literal["spin", "sleep", "auto"], ranks_per_core: float, programs_can_poll: bool
 ) -> WaitingChoice:
-    """How this process waits from now on; `auto` by whether ranks outnumber cores."""
+    """Set how this process waits; `auto` depends on whether ranks outnumber cores."""
     global _choice
     mode: Waiting = ("sleep" if ranks_per_core > 1 else "spin") if wanted == "auto" else wanted
     _choice = WaitingChoice(mode, ranks_per_core, mode == "sleep" and programs_can_poll)

@@ -5,14 +5,14 @@ of every rank periodically writes a small file with the rank's host, process, ph
 thread of the rank before it watches that file. Three things end the job:
 
 - the watched file has not changed for `deadline` seconds: that rank is no longer running;
-- a connection says that a rank has died (`hub.py`), where there is one: at once;
+- a connection reports that a rank has died (`hub.py`), where there is one: at once;
 - this rank is in a chunk and has made no progress for `deadline` seconds, though all ranks are running. This
   verdict comes a few polls later, so that the stalled rank is named, not those that wait for it. Outside of
   chunks (compiling, starting, a final evaluation) it has twelve times as long, and an hour at least.
 
-Only changes count, never clocks of other machines. Time during which the watching process itself was
-suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also tell a launcher which rank a
-process was (scripts/mpi_restart.py).
+It relies on changes only, never on clocks of other machines. Time during which the watching process itself
+was suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also tell a launcher which
+rank a process was (scripts/mpi_restart.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from jaxrl_hpc.comm.ranks import Ranks
 
 log = logging.getLogger(__name__)
 EXIT_STALLED = 76
-LOOKS_OF_GRACE = 3  # a stale file is noticed up to two polls late
-LONG_SECONDS, LONG_FACTOR = 3600.0, 12  # what phases may take that are not armed
+LOOKS_OF_GRACE = 3  # a stale file is detected up to two polls late
+LONG_SECONDS, LONG_FACTOR = 3600.0, 12  # time limit of phases that are not armed
 FRESH_SECONDS = 0.5  # an older file is rewritten when there is progress
 
 
@@ -66,13 +66,14 @@ class Watchdog:
 
     def __exit__(self, error: object, *_: object) -> None:
         if self._thread is not None:
-            if error is None:  # else a rank that died may be the reason, and is to be named
+            if error is None:  # else a dead rank may be the reason, and should be named
                 self.ranks.on_gone = None
             self._stop.set()
             self._thread.join()
 
     def at(self, phase: str, chunk: int, armed: bool = True, often: bool = False) -> None:
-        """The run got here. Unarmed phases (compiling, a final evaluation) may take long.
+        """Record that the run has reached this phase. Unarmed phases (compiling, a final evaluation) may take
+        long.
 
         Phases that change many times a second pass `often`: they do not write a file each time.
         """
@@ -108,10 +109,10 @@ class Watchdog:
         try:
             temporary.write_text(json.dumps(record))
             os.replace(temporary, self.folder / f"{self.ranks.rank}.json")
-        except OSError as error:  # a disk that is full for a moment must not end the thread that watches
+        except OSError as error:  # a temporarily full disk must not end the watching thread
             if not self._mute:
                 log.warning(
-                    "rank %d cannot say that it is alive (%s); others may take it for dead",
+                    "rank %d cannot write its heartbeat (%s); other ranks may consider it dead",
                     self.ranks.rank,
                     error,
                 )
@@ -133,7 +134,7 @@ class Watchdog:
             if count != seen:
                 seen, since = count, now
             if now - since > self.deadline:
-                self._end(f"{self._describe(neighbour)} has not been heard of for {now - since:.0f} s")
+                self._end(f"{self._describe(neighbour)} has not been heard from for {now - since:.0f} s")
             limit = self.deadline if self._armed else max(LONG_FACTOR * self.deadline, LONG_SECONDS)
             if now - self._progress > limit + LOOKS_OF_GRACE * self.interval:
                 others = "; ".join(self._describe(r) for r in range(self.ranks.size) if r != self.ranks.rank)

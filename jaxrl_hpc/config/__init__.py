@@ -1,7 +1,7 @@
-"""Configs: what a run is made of, as validated data.
+"""Configs: the settings of a run as validated data.
 
-Names are loaded when they are used. What is in `sources` needs no JAX, so that commands which only read files
-answer at once.
+Names are loaded when they are used. `sources` needs no JAX, so that commands which only read files respond at
+once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from jaxrl_hpc.read_files import parse_yaml as parse_yaml
     from jaxrl_hpc.read_files import read_yaml as read_yaml
 
-_HOMES = {
-    "jaxrl_hpc.config.files": ("Config", "from_dict", "json_schema", "load", "mistakes_located", "validate"),
-    "jaxrl_hpc.config.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put", "search_beside"),
-    "jaxrl_hpc.read_files": ("parse_yaml", "read_yaml"),
-}
-__getattr__, __dir__ = lazy_names(__name__, {name: home for home, names in _HOMES.items() for name in names})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        f"{__name__}.files": ("Config", "from_dict", "json_schema", "load", "mistakes_located", "validate"),
+        f"{__name__}.sources": ("CONFIG_DIRS", "apply_override", "find_file", "put", "search_beside"),
+        "jaxrl_hpc.read_files": ("parse_yaml", "read_yaml"),
+    },
+)

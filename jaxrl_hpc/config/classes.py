@@ -1,13 +1,16 @@
-"""Config classes without the programs that stand beside them.
+"""Config classes without the programs in the same modules.
 
 A component is one module with its settings and its programs, and programs need JAX, which takes seconds to
-import. Whether a config is well-formed, and what its settings are, can be told from the classes alone. So
-they are taken out of the module's source: a class, what it derives from, and the names that its fields and
-validators use, in this module and in those it imports them from. Other methods are there, but what only they
-use is not.
+import. The classes alone are enough to validate a config and list its settings. So they are extracted from
+the module's source: a class, its bases, and the names that its fields and validators use, in this module and
+in those it imports them from. Other methods exist, but names used only by them do not.
 
-Such a class validates as the real one does (tests/config/test_classes.py compares all of them). Objects of it
-answer questions about settings; runs are made of the real ones.
+Such a class validates as the real one does (tests/config/test_classes.py compares all of them). Its objects
+serve to inspect settings; runs use the real classes.
+
+The plain way, a module without JAX for the settings of each of some forty components, would be longer than
+this file. It would part an algorithm's options from its programs, and make components of the package unlike
+those of one's own, which are one module.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class PartOfModule(ModuleType):
         self._definitions: dict[str, ast.stmt] = {}
         for statement in ast.parse(path.read_text(), path).body:
             self._definitions |= dict.fromkeys(_defined(statement), statement)
-        sys.modules[self.__name__] = self  # where pydantic looks names of types up
+        sys.modules[self.__name__] = self  # where pydantic resolves type names
 
     def __getattr__(self, name: str) -> Any:
         statement = self.__dict__.get("_definitions", {}).get(name)

@@ -1,4 +1,4 @@
-"""Whether a run may be continued with a config: what differs from the one it was started with."""
+"""Whether a run may be continued with a config: differences from the config it was started with."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def completed(saved: dict[str, Any]) -> dict[str, Any]:
     """A saved config with today's defaults for fields that were not there yet when it was saved."""
     try:
         return from_dict(saved).to_dict()
-    except UserError:  # it has what is no longer there: told as a difference
+    except UserError:  # it has fields that no longer exist: reported as a difference
         return saved
 
 
 def check_same_config(config: Config, saved: dict[str, Any]) -> None:
     """Refuse to continue a run whose result the changes would alter.
 
-    Code that only the saved config names is not imported: nobody vouches for it.
+    Code named only by the saved config is not imported, because it is not trusted.
     """
     given = config.to_dict()
     if (code := named_code(saved)) != named_code(given):

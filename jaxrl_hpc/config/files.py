@@ -1,8 +1,8 @@
 """Configs: YAML files with dotted overrides, validated into frozen objects.
 
-A config has five sections: agent, env, replay, workflow and run. The `name` in a section picks the
-component, and the component's own Config class says what else may stand there. Only agent and env are
-needed: what is left open is filled in by what suits the agent, and saved with the run.
+A config has five sections: agent, env, replay, workflow and run. The `name` in a section selects the
+component, whose Config class defines the other keys. Only agent and env are required: missing settings are
+filled in to suit the agent and saved with the run.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Config(Schema):
     run: RunConfig
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, every default filled in: what is saved with a run."""
+        """Plain data with all defaults filled in, as saved with a run."""
         sections = ("agent", "env", "replay", "workflow", "run")
         present = {name: getattr(self, name) for name in sections}
         return {k: v.model_dump(mode="json") for k, v in present.items() if v is not None}
 
 
 def _describe(error: Any, section: str, cls: type[Schema]) -> str:
-    """One pydantic error as a sentence that names the field, its value and what is allowed."""
+    """A pydantic error as one sentence with the field, its value and the allowed values."""
     path = ".".join(filter(None, [section, *(str(p) for p in error["loc"])]))
     if error["type"] == "extra_forbidden":
         owner = cls
@@ -57,7 +57,7 @@ def _describe(error: Any, section: str, cls: type[Schema]) -> str:
     value = error.get("input")
     message = error["msg"]
     message = message.removeprefix("Value error, ").replace("Input should be", "should be")
-    # what is wrong with keys together needs no copy of all of them
+    # errors about several keys do not repeat all values
     shown = "" if isinstance(value, Mapping) else f" (it is {_shown(value)})"
     return f"{path + ': ' if path else ''}{message[0].lower()}{message[1:]}{shown}"
 
@@ -89,9 +89,9 @@ def validate(section: str, cls: type[Schema], data: Any, problems: list[str]) ->
     except ValidationError as error:
         found = error.errors(include_url=False)
         inner = {e["loc"][:length] for e in found for length in range(1, len(e["loc"]))}
-        # a list of wrong values is also told to be too short
+        # a list of wrong values is also reported as too short
         problems.extend(_describe(e, section, cls) for e in found if e["loc"] not in inner)
-    except (TypeError, ValueError, RecursionError) as error:  # what JSON cannot hold: dates, circles
+    except (TypeError, ValueError, RecursionError) as error:  # not representable in JSON: dates, cycles
         problems.append(f"{section}: {error}")
     return None
 
@@ -99,12 +99,12 @@ def validate(section: str, cls: type[Schema], data: Any, problems: list[str]) ->
 def from_dict(data: Mapping[str, Any]) -> Config:
     """Validate plain data into a Config; every problem is reported, one sentence each."""
     if "jax" not in sys.modules:
-        settings_of(data)  # mistakes are told before it is imported
+        settings_of(data)  # report mistakes before it is imported
     return _from_dict(data, lambda section, name: find(section, name).config)
 
 
 def settings_of(data: Mapping[str, Any]) -> Config:
-    """The same without importing JAX, to look at: no run can be made of it (config/classes.py)."""
+    """The same without importing JAX, for inspection only (config/classes.py)."""
     return _from_dict(data, find_config)
 
 
@@ -151,7 +151,7 @@ def _from_dict(data: Mapping[str, Any], class_of: ClassOf) -> Config:
 
 
 def with_code_dirs(parts: dict[str, Any]) -> dict[str, Any]:
-    """Sections whose run knows the folders of the user's own code, to find it again from anywhere."""
+    """Sections with the folders of the user's own code in `run`, so that it is found from anywhere."""
     names = [parts[section].name for section in SECTIONS if parts.get(section) is not None]
     found = [folder_of(name) for name in names if re.match(NAME, name)]
     run = parts["run"]
@@ -162,7 +162,7 @@ def with_code_dirs(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def completed(parts: dict[str, Any], class_of: ClassOf) -> dict[str, Any]:
-    """Sections with what suits the agent where the config leaves it open: the replay, steps of an unroll."""
+    """Sections completed to suit the agent: the replay, the unroll length."""
     agent, flow = parts["agent"], parts["workflow"]
     if agent.suitable_replay and parts.get("replay") is None:
         parts = parts | {"replay": class_of("replay", agent.suitable_replay)()}
@@ -184,7 +184,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 @contextlib.contextmanager
 def mistakes_located(source: Path, overrides: Sequence[str] = ()) -> Iterator[None]:
-    """Every line of a UserError names the file, or the override that brought the value."""
+    """Prefix every line of a UserError with the file, or the override that set the value."""
     try:
         yield
     except UserError as error:

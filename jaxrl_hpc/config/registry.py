@@ -53,7 +53,7 @@ class Components(Mapping[str, Component]):
         return Component(getattr(module, place.config), getattr(module, place.make))
 
     def config(self, name: str) -> type[Schema]:
-        """Its settings alone, which need no JAX: a class to look at, not to make the component of."""
+        """Its settings alone, without JAX: a class for inspection, not for making the component."""
         place = self.places[name]
         found: type[Schema] = config_class(f"jaxrl_hpc.{place.module}", place.config)
         return found
@@ -128,7 +128,7 @@ def plugins(section: str) -> dict[str, str]:
 
 @functools.cache
 def user_component(section: str, target: str, name: str = "") -> Component:
-    """A component of one's own, `module:make`.
+    """A user-defined component, `module:make`.
 
     Its config class is what the first parameter of `make` is annotated with, or the module's `Config`.
 
@@ -143,7 +143,7 @@ def user_component(section: str, target: str, name: str = "") -> Component:
     if section == "env" and isinstance(make, type):
         return _named_environment(target, name)
     if not callable(make):
-        raise UserError(f"{field}: {target} is no function that makes {_ARTICLE[section]} {section}")
+        raise UserError(f"{field}: {target} is not a function that makes {_ARTICLE[section]} {section}")
     module = import_module(target.partition(":")[0], field)
     try:
         hints = list(typing.get_type_hints(make).values())
@@ -156,13 +156,13 @@ def user_component(section: str, target: str, name: str = "") -> Component:
             f"{field}: the first parameter of {target} needs the annotation of its settings, a class that "
             f"derives from {base.__module__}.{base.__name__}"
         )
-    # the name in a config is the one that finds it again, whatever the class itself is called by
+    # the name in a config must find it again, whatever the class calls itself
     named = create_model(found.__name__, __base__=found, __module__=found.__module__, name=(str, name))
     return Component(named, make)
 
 
 def _base_config(section: str) -> type[Schema]:
-    """What the config class of a component of one's own derives from."""
+    """The base class for configs of user-defined components."""
     names = {
         "agent": ("schema", "AgentConfig"),
         "env": ("schema", "ComponentConfig"),

@@ -10,12 +10,12 @@ from jaxrl_hpc.schema import Schema, folder_name, static
 
 
 class RunConfig(Schema):
-    """How long, how often, how many."""
+    """Settings of the run itself."""
 
     name: str = folder_name("run", "name of the run's folder under runs/")
     total_env_steps: int = static(100_000, "budget per seed, in environment steps", ge=1, le=2**31 - 1)
     seed: int = static(0, "first seed", ge=0, lt=2**31)
-    seeds: int = static(1, "how many seeds to train, from `seed` on", ge=1, le=100_000)
+    seeds: int = static(1, "number of seeds to train, starting at `seed`", ge=1, le=100_000)
     seeds_mode: Literal["auto", "solo", "vmap"] = static(
         "auto",
         "solo: one program per seed, bit-identical to single runs; vmap: all in one program; auto: solo on "
@@ -26,7 +26,11 @@ class RunConfig(Schema):
         0, "solo: seeds that train at the same time; 0: one per core", ge=0, le=4096, changeable=True
     )
     threads: int = static(
-        0, "XLA threads of a run on CPU; 0: one unless the network is wide", ge=0, le=4096, changeable=True
+        0,
+        "XLA threads of a run on CPU; 0: one, or more if the network is wide",
+        ge=0,
+        le=4096,
+        changeable=True,
     )
     log_every: int = static(2_000, "environment steps between rows of training metrics", ge=1)
     eval_every: int = static(10_000, "environment steps between evaluations; 0: only at the end", ge=0)
@@ -49,28 +53,29 @@ class RunConfig(Schema):
     )
     record_schedule: bool = static(
         False,
-        "asynchronous workflows: write down the order of arrivals, schedule-*.csv in the run's folder",
+        "asynchronous workflows: record the order of arrivals in schedule-*.csv in the run's folder",
         changeable=True,
     )
     replay_schedule: str = static(
-        "", "asynchronous workflows: repeat the arrivals that the run in this folder wrote down; empty: no"
+        "",
+        "asynchronous workflows: replay the order of arrivals recorded by the run in this folder; empty: no",
     )
     step_seconds: float = static(
-        0.0, "seconds that every environment step sleeps: emulates a costly simulator", ge=0
+        0.0, "sleep this many seconds in every environment step, to emulate a costly simulator", ge=0
     )
     step_tail: float = static(
         0.0,
-        "step times are drawn from a Pareto law of this shape with mean step_seconds; 0: all alike, else > 1",
+        "Pareto distribution of step times with this shape and mean step_seconds; 0: constant, else > 1",
         ge=0,
     )
     update_seconds: float = static(
         0.0,
-        "seconds that learning from a batch sleeps, less for a part of it: emulates an accelerator",
+        "sleep this many seconds when learning from a batch, to emulate an accelerator; parts in proportion",
         ge=0,
     )
     code_dirs: tuple[str, ...] = static(
         (),
-        "where your own modules are found, after the installed packages; filled in when a config names one",
+        "folders to search for your own modules, after installed packages; filled in when a config names one",
         changeable=True,
     )
     progress_seconds: float = static(

@@ -1,4 +1,4 @@
-"""Config files before validation: where they are, and overrides put into them. No JAX."""
+"""Config files before validation: finding them and applying overrides. No JAX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_hpc.user_code import NAME, search_in
 SECTION_NAMES = ("agent", "env", "replay", "workflow", "run")
 PACKAGE = Path(str(importlib.resources.files("jaxrl_hpc")))
 CHECKOUT = PACKAGE.parent
-# the working directory first; then what a wheel carries, or what lies beside the package in a checkout
+# the working directory first; then what a wheel carries, or the folder beside the package in a checkout
 CONFIG_DIRS = (
     Path("configs"),
     PACKAGE / "configs",
@@ -25,7 +25,7 @@ CONFIG_DIRS = (
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """'; did you mean X?' or the list of what there is."""
+    """'; did you mean X?' or the list of known names."""
     folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(str(name).lower(), list(folded), n=1, cutoff=0.5)
     return f"; did you mean {folded[close[0]]}?" if close else f"; known are {', '.join(known)}"
@@ -98,7 +98,7 @@ def read_source(path: str | Path, overrides: Sequence[str] = ()) -> tuple[Path, 
 
 
 def search_beside(folder: Path, data: Mapping[str, Any]) -> None:
-    """Let a config name modules in its folder."""
+    """Allow a config to name modules in its folder."""
     sections = [data.get(section) for section in SECTION_NAMES]
     names = [str(content.get("name")) for content in sections if isinstance(content, Mapping)]
     if any(re.match(NAME, name) for name in names):
@@ -106,7 +106,7 @@ def search_beside(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def name_run(data: dict[str, Any], source: Path) -> bool:
-    """Call the run by its file unless it has a name, in place -> whether it had one."""
+    """Name the run after its file unless it has a name, in place -> whether it had one."""
     if data.get("run") is None:
         data["run"] = {}
     if not isinstance(data["run"], dict) or "name" in data["run"]:

@@ -1,7 +1,7 @@
-"""Recorded transitions: what a file of them holds, and whether an agent can learn from it.
+"""Recorded transitions: the contents of a file, and whether an agent can learn from it.
 
 Files are Parquet in the schema of docs/offline.md (`parquet.py`) or HDF5 as Minari and D4RL write it
-(`hdf5.py`). Whatever is wrong with one is one UserError that names the file.
+(`hdf5.py`). Any problem with a file is one UserError that names it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Columns", "Dataset", "behaviour", "check_fits", "from_columns", "ope
 
 
 class Columns(NamedTuple):
-    """What a file holds, in order of time within each episode."""
+    """The columns of a file, in order of time within each episode."""
 
     obs: np.ndarray  # [N, *obs_shape]
     action: np.ndarray  # [N] whole numbers, or [N, *action_shape]
@@ -58,8 +58,8 @@ def open_dataset(path: str | Path) -> Dataset:
 def from_columns(
     path: str | Path, columns: Columns, spec: EnvSpec | None, about: dict[str, Any] | None = None
 ) -> Dataset:
-    """Checked transitions. Without next observations, an episode's last row is left out unless it terminated:
-    what it led to is not known."""
+    """Checked transitions. Without next observations, an episode's last row is left out unless it terminated,
+    since its next observation is unknown."""
     _check_columns(path, columns)
     terminated, truncated = columns.terminated.astype(bool), columns.truncated.astype(bool)
     changes = columns.episode[1:] != columns.episode[:-1]
@@ -71,7 +71,7 @@ def from_columns(
     if next_obs is None:
         next_obs = np.concatenate([columns.obs[1:], columns.obs[-1:]])
         kept = ~last | terminated
-        before = np.append(~kept[1:], False)  # the row before one that is left out now ends its part
+        before = np.append(~kept[1:], False)  # the row before a dropped one now ends its part
         last = last | before
     if not kept.any():
         raise UserError(
@@ -115,7 +115,7 @@ def _check_columns(path: str | Path, columns: Columns) -> None:
 
 
 def _seen_spec(path: str | Path, columns: Columns, last: np.ndarray) -> EnvSpec:
-    """Where a file does not describe its environment: shapes and bounds of what was recorded."""
+    """The spec for a file that does not describe its environment: shapes and bounds of the data."""
     ends = np.flatnonzero(last)
     longest = int(np.diff(ends, prepend=-1).max())
     obs_dtype = np.dtype(np.uint8 if columns.obs.dtype == np.uint8 else np.float32)
@@ -127,7 +127,7 @@ def _seen_spec(path: str | Path, columns: Columns, last: np.ndarray) -> EnvSpec:
             )
         return EnvSpec(name, shape, obs_dtype, int(columns.action.max()) + 1, (), None, None, longest)
     action = columns.action
-    # bounds of ±1 are usual; what goes beyond them says so itself
+    # bounds of ±1 are usual; data beyond them widens the bounds
     low, high = np.minimum(action.min(axis=0), -1.0), np.maximum(action.max(axis=0), 1.0)
     low, high = low.astype(np.float32), high.astype(np.float32)
     return EnvSpec(name, shape, obs_dtype, None, action.shape[1:], low, high, longest)
@@ -174,7 +174,7 @@ def check_fits(dataset: Dataset, spec: EnvSpec) -> None:
 
 
 def behaviour(dataset: Dataset) -> dict[str, float]:
-    """How well whoever was recorded did: mean return of whole episodes, and how many there are."""
+    """Mean return of complete recorded episodes, and their number."""
     number = np.cumsum(dataset.first) - 1
     returns = np.bincount(number, weights=dataset.data.reward)
     lengths = np.bincount(number)

@@ -1,4 +1,4 @@
-"""Transitions out of HDF5 (extra: datasets, for h5py), in the two layouts that are usual.
+"""Transitions from HDF5 (extra: datasets, for h5py), in the two common layouts.
 
 D4RL     observations [N, …], actions, rewards, terminals, timeouts; next_observations where there are any
 Minari   a group per episode, episode_0 …: observations [T + 1, …], actions, rewards, terminations,

@@ -3,14 +3,13 @@
     observation         fixed_size_list<float or uint8>, flattened in C order
     action              int32, or fixed_size_list<float>
     reward              float
-    terminated          bool: the environment ended the episode; there is no future
-    truncated           bool: a time limit, or the recorder, cut it; the future goes on unseen
+    terminated          bool: the environment ended the episode
+    truncated           bool: a time limit or the recorder cut the episode
     episode             int64, the same in all steps of an episode; optional if there are next observations
     next_observation    as observation, before any reset; optional: else the row after, within the episode
 
-Under the key `jaxrl_hpc` of the schema's metadata stands JSON: the environment's name and settings, its spec
-(shapes, types, bounds, time limit) and the policy. Files without it are read too: shapes and bounds are then
-those of the data.
+The key `jaxrl_hpc` of the schema's metadata holds JSON: the environment's name and settings, its spec
+(shapes, types, bounds, time limit) and the policy. Without it, shapes and bounds are taken from the data.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NEEDED = ("observation", "action", "reward", "terminated", "truncated")
 
 
 def write(path: str | Path, columns: Columns, spec: EnvSpec, about: dict[str, Any]) -> None:
-    """Save transitions. `about` has the environment's settings (`env`) and what else is worth knowing."""
+    """Save transitions. `about` has the environment's settings (`env`) and other metadata."""
     table = {
         "observation": _vectors(columns.obs),
         "action": _vectors(columns.action) if columns.action.ndim > 1 else pa.array(columns.action),
@@ -48,11 +47,11 @@ def write(path: str | Path, columns: Columns, spec: EnvSpec, about: dict[str, An
     found = pa.table(table).replace_schema_metadata({KEY: text.encode()})
     part = Path(f"{path}.part")
     pq.write_table(found, str(part), compression="zstd", row_group_size=65_536)
-    part.replace(path)  # a file under its own name is whole
+    part.replace(path)  # a file under its final name is complete
 
 
 def read(path: str | Path) -> Dataset:
-    """The transitions of a file; a clear error where it is not what it should be."""
+    """The transitions of a file; UserError if it is invalid."""
     if not Path(path).is_file():
         raise UserError(f"dataset {path}: no such file; `jaxrl-hpc record RUN --out FILE` writes one")
     try:
@@ -95,7 +94,7 @@ def _vectors(values: np.ndarray) -> pa.Array:
 
 
 def _array(path: str | Path, table: pa.Table, name: str, shape: tuple[int, ...] | None) -> np.ndarray:
-    """A column as [N, *shape]; without a shape: as it stands."""
+    """A column as [N, *shape]; without a shape: unchanged."""
     column = table[name]
     values = column.chunk(0) if column.num_chunks else pa.array([], column.type)
     if values.null_count:

@@ -1,7 +1,7 @@
-"""Environments of one's own inside the program: numbers that are not finite are faults, as they are outside.
+"""User environments inside the program: numbers that are not finite are faults, as for external simulators.
 
-Otherwise a NaN would train to the end unseen. All that a step costs is a look at its numbers: the host is
-called only when something is wrong. Shipped environments are not check_finite.
+Otherwise training would continue on NaNs unnoticed. A step costs only a test of its numbers: the host is
+called only on a fault. Shipped environments are not checked.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from jaxrl_hpc.types import Array, Env, EnvSpec, PyTree
 
 
 class CheckedState(NamedTuple):
-    """The environment's own state, and what a fault is told and mended with."""
+    """The environment's own state, and data to report and repair faults."""
 
     inner: PyTree
-    obs: Array  # [B, …] the last that was seen, for episodes that are cut
+    obs: Array  # [B, …] the last observations, for episodes that are cut
     steps: Array  # [B] int32 so far, all the same
 
 
 class FiniteCheck(Host):
-    """A host without simulators: it hears of faults. Counts of dropped episodes are of this process."""
+    """A host without simulators, for reports of faults. It counts the dropped episodes of this process."""
 
     def __init__(self, spec: EnvSpec, config: ExternalConfig) -> None:
         super().__init__(spec, lambda copies: None, config)  # type: ignore[arg-type, return-value]
@@ -41,7 +41,7 @@ class FiniteCheck(Host):
         self.steps = int(steps[wrong[0]])
         names = {True: "a reward", False: "an observation"}
         texts = {int(copy[i]): f"returned {names[bool(seen[i])]} that is not finite" for i in wrong}
-        if not first[wrong].all():  # to begin again would not help
+        if not first[wrong].all():  # restarting would not help
             self._fail(self._sentence("after a reset it returned an observation that is not finite"))
         self._trouble(texts, len(wrong))
 
@@ -71,7 +71,7 @@ def check_finite(env: Env, config: ExternalConfig) -> Env:
     spec = env.spec._replace(info_keys=(*env.spec.info_keys, "dropped")) if resets else env.spec
     host = FiniteCheck(spec, config)
 
-    @merged  # so that the condition stays one: under a vmap both of its branches would run
+    @merged  # keeps this a real branch: under a vmap both branches would run
     def check(seen: Array, gain: Array, first: Array, copy: Array, steps: Array) -> Array:
         sane = seen & gain
 
@@ -92,7 +92,7 @@ def check_finite(env: Env, config: ExternalConfig) -> Env:
         gain, copies = jnp.isfinite(outcome.reward), jnp.arange(keys.shape[0], dtype=jnp.int32)
         if not resets:
             sane = check(seen, gain, jnp.ones_like(seen), copies, steps)
-            # used, so that the check is not taken out as something that nobody needs
+            # used, so that the compiler does not remove the check
             outcome = outcome._replace(truncated=outcome.truncated | ~sane)
             return CheckedState(inner, outcome.obs, steps), outcome
         again = jax.vmap(lambda key: streams.stream(key, streams.RESET_AFTER_FAULT))(keys)

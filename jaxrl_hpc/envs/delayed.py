@@ -1,11 +1,11 @@
-"""An environment whose steps take longer: a stand-in for a costly simulator.
+"""An environment with slow steps, to emulate a costly simulator.
 
 Every step of all copies together sleeps (ops/pause.py), which needs no core. So acting overlaps with learning
-even where there are more ranks than cores, as it would with a simulator on machines of its own. Results do
-not change, and evaluation does not sleep.
+even with more ranks than cores, as it would with a simulator on other machines. Results do not change, and
+evaluation does not sleep.
 
-Steps take the same time, or one drawn from a Pareto law with this mean: P(longer than t) = (t₀ / t)^tail. The
-smaller `tail`, the heavier; from 2 on downwards the variance is infinite.
+Step times are constant, or drawn from a Pareto distribution with this mean: P(longer than t) = (t₀ / t)^tail.
+A smaller `tail` is heavier; up to 2 the variance is infinite.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAIL_STREAM = 0x7A11  # folded into a step's key, which the environment consumes
 
 
 def wrap(env: Env, seconds: float, tail: float = 0.0) -> Env:
-    """The environment with steps that sleep for so many seconds, in the mean if there is a `tail`."""
+    """The environment with steps that sleep for these seconds, on average if there is a `tail`."""
     if env.external:
         raise UserError(f"run.step_seconds: env {env.spec.name!r} runs outside of the program; set it to 0")
     pause.require("run.step_seconds")
@@ -31,7 +31,7 @@ def wrap(env: Env, seconds: float, tail: float = 0.0) -> Env:
         time = (
             pareto(jax.random.fold_in(key[0], TAIL_STREAM), seconds, tail) if tail else jnp.float32(seconds)
         )
-        # added to the reward: a result that nobody needs would not be waited for
+        # added to the reward: the compiler would not wait for an unused result
         waited = pause.sleep(time, outcome.reward[0], in_turn=False)
         return state, outcome._replace(reward=outcome.reward + waited)
 

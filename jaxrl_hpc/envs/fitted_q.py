@@ -1,9 +1,9 @@
-"""Fitted Q evaluation (Le et al. 2019): what a policy would return, from recorded transitions alone.
+"""Fitted Q evaluation (Le et al. 2019): estimates a policy's return from recorded transitions.
 
     y = r + gamma d Q_target(s', pi(s')),   loss (y - Q(s, a))^2,   return from a start: Q(s_0, pi(s_0))
 
-The estimate is a discounted return over an endless horizon. It leans on what was recorded: where the
-policy does what nobody did, the network extrapolates.
+The estimate is a discounted return over an infinite horizon. For actions that were not recorded the network
+extrapolates.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def estimator(
     starts = np.flatnonzero(dataset.first)
     flat = np.asarray(data.obs, np.float32).reshape(dataset.rows, -1)
     centre, spread = flat.mean(axis=0), flat.std(axis=0) + 1e-3
-    # values of about one: rewards are divided by what their sum may come to
+    # keeps values near one: rewards are divided by a bound on their sum
     unit = float(np.sqrt(np.mean(np.square(data.reward))) / (1.0 - settings.gamma)) or 1.0
     adam = optax.adam(settings.learning_rate)
 

@@ -1,7 +1,7 @@
-"""Any gymnax 1.x `Environment` as an `Env`: a vmap over copies, terminated and truncated apart.
+"""Any gymnax 1.x `Environment` as an `Env`: a vmap over copies, with termination and truncation kept apart.
 
-gymnax is imported only when an environment is made: its import starts JAX's backend (which
-machine.prepare must do) and takes seconds for plotting libraries that nothing here needs.
+gymnax is imported only when an environment is made: its import starts JAX's backend (which machine.prepare
+must do) and takes seconds for unneeded plotting libraries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Config(ComponentConfig):
     name: str = static("CartPole-v1", "the environment's id; `jaxrl-hpc list envs` shows them")
     params: dict[str, int | float | bool] = Field(
         default_factory=dict,
-        description="parameters of the environment to change, such as max_steps_in_episode",
+        description="parameters of the environment to override, such as max_steps_in_episode",
     )
     previous_step: bool = static(False, "also observe the previous action and reward, for agents with memory")
 
@@ -37,14 +37,14 @@ def _bound(value: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Observer(NamedTuple):
-    """Observations as agents get them."""
+    """Observations in the form that agents get."""
 
     encode: Callable[[PyTree], Array]  # one observation -> one array
     layout: tuple[Part, ...]  # () where it was one array already
 
 
 def discrete_paths(space: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], int]:
-    """Where a space has whole numbers -> how many of them there are."""
+    """Discrete parts of a space -> their sizes."""
     from jaxrl_hpc.envs.gymnax_api import spaces
 
     if isinstance(space, spaces.Discrete):
@@ -64,7 +64,7 @@ def observer(env: Any, params: Any) -> Observer:
     """One array stays as it is, a whole number becomes one-hot, several parts one vector."""
     try:
         counts = discrete_paths(env.observation_space(params))
-    except NotImplementedError:  # a class of the user's: shapes tell all else
+    except NotImplementedError:  # a user's class: everything else follows from shapes
         counts = {}
     first = jax.eval_shape(lambda: env.reset(jax.random.key(0), params)[0])
     found, _ = jax.tree_util.tree_flatten_with_path(first)
@@ -134,7 +134,7 @@ def from_gymnax(
     def step_one(key: Array, state: PyTree, action: Array):
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, params)
         kept = {k: jnp.asarray(info[k], jnp.float32) for k in info_keys}
-        # a step that both fails and hits the limit is a failure: nothing to bootstrap from
+        # a step that both terminates and hits the limit is a termination: nothing to bootstrap from
         truncated = jnp.logical_and(truncated, jnp.logical_not(terminated))
         reward = jnp.asarray(reward, jnp.float32).reshape(())
         final = encode(info["final_observation"])
@@ -147,7 +147,7 @@ def from_gymnax(
 
 
 def with_params(name: str, params: Any, changes: Mapping[str, Any]) -> Any:
-    """Parameters with some changed, or a sentence on a change that they do not have or that does not fit."""
+    """Parameters with some replaced; UserError for unknown names and wrong values."""
     known = {k: getattr(params, k) for k in getattr(params, "__dataclass_fields__", {})}
     for key, value in changes.items():
         if key not in known:

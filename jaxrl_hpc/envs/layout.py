@@ -1,4 +1,4 @@
-"""Observations of several parts as one vector, with a record of what stands where.
+"""Observations of several parts as one vector, with a record of the layout.
 
 A mapping, a tuple or a nest of both becomes a float32 vector: parts in the order of their names (of a tuple:
 in its order), whole numbers of a Discrete space one-hot. A part named `action_mask` is the last one; agents
@@ -30,7 +30,7 @@ class Leaf(NamedTuple):
 
 
 def arranged(leaves: Sequence[Leaf]) -> tuple[tuple[Leaf, ...], tuple[Part, ...]]:
-    """The leaves with the mask last, and where each of them stands in the vector."""
+    """The leaves with the mask last, and the place of each in the vector."""
     order = sorted(leaves, key=lambda leaf: leaf.name == MASK)  # stable: the others keep their order
     parts, start = [], 0
     for leaf in order:
@@ -68,7 +68,7 @@ def flatten(
 
 
 def with_mask(spec: EnvSpec) -> EnvSpec:
-    """The spec, which tells of a mask if its layout has one; a sentence if that is of another size."""
+    """The spec, with a mask if its layout has one; UserError if the mask has the wrong size."""
     masks = [part for part in spec.layout if part.name == MASK]
     if not masks:
         return spec

@@ -1,4 +1,4 @@
-"""Names of the environments by family. No JAX: `jaxrl-hpc list envs` answers at once."""
+"""Names of the environments by family. No JAX, so that `jaxrl-hpc list envs` responds at once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FAMILIES = (
     Family("annealing a film", ("CahnHilliard-v0",), "cahn_hilliard"),
     Family("Gymnasium", ("gymnasium",), "external.gymnasium_env", note="any environment, by env.id"),
     Family("Jumanji", ("jumanji",), "jumanji", note="any environment, by env.id (pip install jumanji)"),
-    Family("recorded data", ("dataset",), "recorded", note="no environment, but a file of transitions"),
+    Family("recorded data", ("dataset",), "recorded", note="no environment, only a file of transitions"),
     Family("MPI program", ("mpi_program",), "external.mpi_program", note="a simulator over MPI ranks"),
 )
 GYMNAX = tuple(name for family in FAMILIES if family.module == "gymnax" for name in family.names)

@@ -2,9 +2,9 @@
 
     observation' = (observation, one-hot or scaled previous action, previous reward)
 
-At the first step of an episode both are zero. Where the reward, or what one has just done, tells what the
-observation does not, a memory can use it (R2D2, Kapturowski et al. 2019; RL², Duan et al. 2016). It is part
-of the observation, not of the agent, so that every agent and every exported policy sees it alike.
+At the first step of an episode both are zero. Agents with memory can use this where reward or action carry
+information that the observation lacks (R2D2, Kapturowski et al. 2019; RL², Duan et al. 2016). It is part of
+the observation, not of the agent, so that all agents and exported policies see the same.
 """
 
 from __future__ import annotations

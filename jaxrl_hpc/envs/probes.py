@@ -1,4 +1,4 @@
-"""Tiny environments whose optimal values are known: what an agent must get right first.
+"""Tiny environments with known optimal values, as first tests of an agent.
 
 ProbeValue        one step, reward 1                                      V = 1
 ProbeObservation  one step, reward = observation in {-1, 1}               V(o) = o

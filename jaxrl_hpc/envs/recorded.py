@@ -1,7 +1,7 @@
-"""Recorded transitions in the place of an environment, where there is none to act in.
+"""Recorded transitions in place of an environment, where none is available.
 
-Observations, actions and bounds are those of the file. Nothing can be played: an evaluation estimates
-what the policy would return, by fitted Q evaluation (fitted_q.py). Only the workflow `offline` takes it.
+Observations, actions and bounds are those of the file. There are no episodes to play: an evaluation estimates
+the policy's return by fitted Q evaluation (fitted_q.py). Only the workflow `offline` supports it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxrl_hpc.types import Array, Env, EnvStep, HostHooks, PyTree
 
 
 class Config(ComponentConfig):
-    """Which file, and how policies are judged by it."""
+    """The file, and how policies are evaluated on it."""
 
     name: Literal["dataset"] = "dataset"
     path: str = static("", "file of recorded transitions (docs/offline.md)")

@@ -1,6 +1,6 @@
 """An environment of your own by a dotted path, `my_package.my_env:MyEnv`: no registration needed.
 
-The name means a class in a module that can be imported, also from the working directory. A gymnax
+The name refers to a class in an importable module, including modules in the working directory. A gymnax
 `Environment` becomes part of the compiled program; a Gymnasium `Env` runs outside of it.
 """
 
@@ -23,16 +23,16 @@ Setting = int | float | bool | str
 
 
 class Config(ExternalConfig):
-    """A class of one's own."""
+    """A user's class."""
 
     name: str = static("my_module:MyEnv", "module and class, as module:Class", pattern=NAME)
     kwargs: dict[str, Setting] = Field(default_factory=dict, description="arguments of the class")
     params: dict[str, Setting] = Field(
-        default_factory=dict, description="gymnax: parameters to change, such as max_steps_in_episode"
+        default_factory=dict, description="gymnax: parameters to override, such as max_steps_in_episode"
     )
     max_episode_steps: int = static(0, "Gymnasium: time limit; 0: the environment's own", ge=0)
     mask_from_info: bool = static(
-        False, "Gymnasium: info['action_mask'] of every step tells which actions are allowed"
+        False, "Gymnasium: use info['action_mask'] of every step as the mask of allowed actions"
     )
     check_finite: bool = static(
         True, "gymnax: check rewards and observations for NaN; false: faster, unchecked"
@@ -49,7 +49,7 @@ def _made(cls: Any, config: Config) -> Any:
 
 
 def make(config: Config, target: str = "") -> Env:
-    """The environment whose class `target` names, which is the config's name unless told."""
+    """The environment of the class `target`, by default the config's name."""
     from jaxrl_hpc.envs.gymnax_api import environment
 
     cls = import_attribute(target or config.name, "env.name", type)
@@ -58,13 +58,13 @@ def make(config: Config, target: str = "") -> Env:
     if isinstance(cls, type) and _is_gymnasium(cls):
         return make_outside_env(config, cls)
     raise UserError(
-        f"env.name: {config.name} is no class that derives from gymnax.environments.environment.Environment "
-        "or from gymnasium.Env"
+        f"env.name: {config.name} is not a class derived from gymnax.environments.environment.Environment "
+        "or gymnasium.Env"
     )
 
 
 def make_jittable(config: Config, cls: Any) -> Env:
-    """A gymnax environment; its functions are tried out on shapes, so that mistakes show here."""
+    """A gymnax environment; its functions are traced on shapes, so that mistakes show here."""
     from jaxrl_hpc.envs.check_finite import check_finite
 
     if config.max_episode_steps:
@@ -106,7 +106,7 @@ def make_jittable(config: Config, cls: Any) -> Env:
 
 
 def _same(name: str, what: str, before: Any, after: Any) -> None:
-    """A loop needs what goes in and what comes out to look alike."""
+    """Checks that outputs have the structure, shapes and dtypes of inputs, as a loop requires."""
     one_tree, other_tree = (str(jax.tree.structure(tree)) for tree in (before, after))
     if one_tree != other_tree:
         raise UserError(f"env {name!r}: {what} of reset and of step are of different structure")
@@ -128,7 +128,7 @@ def _is_gymnasium(cls: type) -> bool:
 
 
 def make_outside_env(config: Config, cls: Any) -> Env:
-    """A Gymnasium environment that nobody registered."""
+    """An unregistered Gymnasium environment."""
     import gymnasium
 
     from jaxrl_hpc.envs.external.bridge import make_external
@@ -143,7 +143,7 @@ def make_outside_env(config: Config, cls: Any) -> Env:
         )
     if not config.check_finite:
         raise UserError(
-            f"env.check_finite: {config.name} is a Gymnasium environment, which is always looked at: "
+            f"env.check_finite: {config.name} is a Gymnasium environment, which is always checked: "
             "leave it out"
         )
 

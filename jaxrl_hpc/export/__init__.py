@@ -1,6 +1,6 @@
-"""A run's policy as a folder that acts without this package.
+"""Exports a run's policy to a folder that works without this package.
 
-    policy.py             the loader: needs jax, numpy and flatbuffers, nothing else
+    policy.py             the loader: needs only jax, numpy and flatbuffers
     metadata.json         spaces, names and shapes, where the policy comes from
     weights.npz           parameters and normalisers, and the memory at the start of an episode
     greedy.stablehlo      the program: StableHLO in jax.export's format, for any batch size
@@ -8,8 +8,8 @@
 
     export_run("runs/cartpole_dqn", "my_policy")
 
-Programs take their weights as an argument, so what is exported is what was trained, to the bit. What the
-program does not need (a critic, exploration, memory of rewards) is left out.
+Programs take their weights as an argument, so the exported weights equal the trained ones to the bit.
+Unneeded parts (critic, exploration, memory of rewards) are left out.
 """
 
 from __future__ import annotations

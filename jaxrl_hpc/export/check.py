@@ -36,5 +36,5 @@ def check(folder: Path, acting: PolicyFunctions) -> None:
         action, carry = policy.act(obs, carry)
         expected, own, _ = act(acting.params, own, obs, keys, True)
         close = np.isclose(action, expected, rtol=TOLERANCE, atol=TOLERANCE)
-        if close.mean() < 0.99:  # two nearly equal values may change places
+        if close.mean() < 0.99:  # two nearly equal values may swap
             raise RuntimeError(f"{folder}: the exported policy does not act as the original; this is a bug")

@@ -31,7 +31,7 @@ VERSION = 1
 
 
 class PolicyError(ValueError):
-    """A folder that holds no policy, or a damaged one. The message names it."""
+    """A folder without a policy, or with a damaged one. The message names it."""
 
 
 def read_metadata(folder: str | Path) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def read_metadata(folder: str | Path) -> dict[str, Any]:
 def load(folder: str | Path, *, sample: bool = False, seed: int = 0) -> Policy:
     """The policy in a folder. `sample`: draw actions from its distribution, beginning with `seed`.
 
-    PolicyError, and nothing else, if the folder is not an exported policy, incomplete or damaged.
+    Raises only PolicyError if the folder is not an exported policy, incomplete or damaged.
     """
     metadata = read_metadata(folder)
     name = "sample" if sample else "greedy"
@@ -100,7 +100,7 @@ def as_vector(obs: Any, layout: Sequence[Mapping[str, Any]]) -> Any:
 
 
 class Policy:
-    """Observations in, actions out. It remembers nothing but how many actions it has drawn."""
+    """Observations in, actions out. Its only state is the number of actions drawn."""
 
     def __init__(self, folder: Path, metadata: dict[str, Any], program: dict[str, Any], seed: int) -> None:
         self.metadata = metadata
@@ -113,7 +113,7 @@ class Policy:
             self._start = {name: arrays[f"carry/{name}"] for name in program["carry"]}
         self._weights = jax.device_put(weights)
         content = (folder / Path(program["file"]).name).read_bytes()
-        # a program with a wrong bit may still be read, and then do something else
+        # a program with a wrong bit may still load, and then act differently
         if program.get("sha256") not in (None, hashlib.sha256(content).hexdigest()):
             raise PolicyError(f"the checksum of {program['file']} is wrong")
         self._program = jax.jit(jax.export.deserialize(bytearray(content)).call)

@@ -1,7 +1,7 @@
 """A policy as one program of plain arrays: (weights, carry, obs [B, …], seed []) -> (action [B, …], carry).
 
-Weights and carry are dictionaries from names to arrays. Which of them the actions depend on, now or in later
-steps, is read off the traced program; the others are dropped.
+Weights and carry are dictionaries from names to arrays. The traced program shows which of them actions depend
+on, now or in later steps; the others are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Named = dict[str, Any]  # name -> array or shape
 
 
 class PolicyFunctions(NamedTuple):
-    """Who acts, with what, on what."""
+    """Agent, parameters and spec."""
 
     agent: Agent
     params: PyTree  # as from agent.actor
@@ -38,7 +38,7 @@ def named(tree: PyTree) -> Named:
 
 
 class PolicyProgram:
-    """What an agent does, greedily or not, with as little as that needs."""
+    """An agent's policy, greedy or not, reduced to what it needs."""
 
     def __init__(self, acting: PolicyFunctions, greedy: bool) -> None:
         self.acting, self.greedy = acting, greedy
@@ -61,7 +61,7 @@ class PolicyProgram:
         return action, named(after)
 
     def _needed(self) -> tuple[list[str], list[str]]:
-        """Names of weights and carry that actions depend on: the smallest set that keeps itself going."""
+        """Names of weights and carry that actions depend on: the smallest closed set."""
 
         def flat(*leaves: Array) -> list[Array]:
             split = len(self.all_weights)
@@ -82,7 +82,7 @@ class PolicyProgram:
             kept = found
 
     def __call__(self, weights: Named, carry: Named, obs: Array, seed: Array) -> tuple[Array, Named]:
-        """What is exported. What was dropped is filled with constants, which nothing reads."""
+        """The exported function. Dropped inputs are replaced by unused constants."""
         batch = obs.shape[0]
         every = {name: weights.get(name, value) for name, value in self.all_weights.items()}
         start = {

@@ -9,11 +9,10 @@
     read_metrics(run_dir)                                                  # pyarrow.Table, also meanwhile
 
 Rows are numbered from the start of the run and a part's name tells which it holds:
-`metrics/part-<first>-<end>.parquet`. A checkpoint remembers how many rows there were; going back to
-it drops the rows after that, so a killed and resumed run has each row once. Small neighbouring parts
-are merged, up to a size that keeps memory flat in long runs: the merged part is written before the old
-ones are deleted, and readers take the longest part at each row. Columns may appear at any time; where a
-row lacks one it is null.
+`metrics/part-<first>-<end>.parquet`. A checkpoint records the number of rows; restoring it drops later rows,
+so a killed and resumed run has each row once. Small neighbouring parts are merged, up to a size that keeps
+memory flat in long runs: the merged part is written before the old ones are deleted, and readers take the
+longest part at each row. Columns may appear at any time; where a row lacks one it is null.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ PART = re.compile(r"part-(\d+)-(\d+)\.parquet(\.\d+\.tmp)?")  # the end: of a wr
 
 
 class Writer(Protocol):
-    """Where metrics go. Each call of append holds all seeds of one log point, or several points."""
+    """Destination of metrics. Each call of append has all seeds of one log point, or of several."""
 
     def append(self, rows: Sequence[Row]) -> None: ...
 
@@ -68,7 +67,7 @@ class Writer(Protocol):
 
 
 class MissingRows(UserError):
-    """A part is gone."""
+    """A part has disappeared."""
 
 
 class Part(NamedTuple):
@@ -82,7 +81,7 @@ class Part(NamedTuple):
 
 
 class MetricsWriter:
-    """The Parquet writer of a run: the record that everything else is made from."""
+    """The Parquet writer of a run: the source of all reports."""
 
     def __init__(self, run_dir: str | Path) -> None:
         self.directory = Path(run_dir) / "metrics"
@@ -105,7 +104,7 @@ class MetricsWriter:
             self._pending.append({name: _plain(value) for name, value in row.items()})
 
     def flush(self) -> None:
-        """Put the rows so far on disk, where readers see them."""
+        """Write the rows so far to disk, where readers see them."""
         if not self._pending:
             return
         self._parts.append(_write(self.directory, self.rows, _to_table(self._pending)))
@@ -126,7 +125,7 @@ class MetricsWriter:
                 f"{self.directory} has {self.rows} rows, but the checkpoint was made with {wanted}"
             )
         self._pending = []
-        # all that stays is read before anything is removed: damage is found now, not when the run has ended
+        # rows to keep are read before anything is removed: damage is found now, not at the end of the run
         tables = [(part, _read(part)) for part in self._parts if part.first < wanted]
         kept = [
             part if part.end <= wanted else _write(self.directory, part.first, table[: wanted - part.first])
@@ -134,7 +133,7 @@ class MetricsWriter:
         ]
         self._parts = kept
         keep = {part.path.name for part in kept}
-        for path in list(self.directory.iterdir()):  # also what a crash left half written
+        for path in list(self.directory.iterdir()):  # including files that a crash left half written
             if PART.fullmatch(path.name) and path.name not in keep:
                 path.unlink()
 

@@ -1,11 +1,11 @@
-"""How a run is doing: one live line in a terminal, a line now and then in a batch log.
+"""Progress of a run: one live line in a terminal, an occasional line in a batch log.
 
     with Progress(total=100_000, name="cartpole_dqn", start=env_steps_at_resume) as progress:
         progress.update(env_steps, {"return": 431.2})
         progress.say("checkpoint saved")
 
-Steps are those of one seed; `seeds` multiplies the rate. The rate is that of the last minute, so
-that compiling does not spoil the time left for long.
+Steps are those of one seed; `seeds` multiplies the rate. The rate is that of the last minute, so that
+compilation distorts the estimate of the time left only briefly.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Compiling:
 
 
 class Progress:
-    """A context manager; all output goes to `stream` (standard error unless told)."""
+    """A context manager; output goes to `stream`, by default standard error."""
 
     def __init__(
         self,

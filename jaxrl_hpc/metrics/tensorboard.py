@@ -2,8 +2,8 @@
 
 One curve per metric, `train/…` and `eval/…`; the single seeds are in the Parquet metrics.
 
-Events are written here and at once. The writer of tensorboardX hands them to a thread: on a full disk that
-thread dies with a traceback, and the run then waits for it.
+Events are written synchronously. tensorboardX's own writer uses a thread: on a full disk that thread dies
+with a traceback, and the run then waits for it forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a run's time goes: seconds per phase among the metrics, and a trace that opens in Perfetto.
+"""Profile of a run: seconds per phase as metrics, and a trace for Perfetto.
 
     trace = Trace(rank=0, active=True)
     with trace.span("saving"): …
@@ -98,7 +98,7 @@ def merge(run_dir: Path) -> Path:
     if path.exists():
         since = min(part["zero"] for part in parts)
         earlier = read_json(path)["traceEvents"]
-        # what came after the checkpoint that was resumed from has been done again
+        # events after the checkpoint that was resumed from have been repeated
         events = [event for event in earlier if event["ph"] == "X" and event["ts"] < since] + events
     write_atomically(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
     for file in files:

@@ -1,13 +1,13 @@
-"""Experiment trackers that people already use, as metrics Writers: Weights & Biases and MLflow.
+"""Experiment trackers as metrics Writers: Weights & Biases and MLflow.
 
     run.trackers=[wandb,mlflow]        pip install "jaxrl-hpc[tracking]"
 
-Both write into the run's folder and talk to nobody unless told to by their own variables: W&B is offline
-(`wandb sync RUN_DIR/wandb/offline-run-*` uploads it; WANDB_MODE=online does so at once), MLflow uses a file
-store (MLFLOW_TRACKING_URI names another). They get the mean over seeds of every metric.
+Both write into the run's folder and use no network unless their own environment variables request it: W&B is
+offline (`wandb sync RUN_DIR/wandb/offline-run-*` uploads it; WANDB_MODE=online does so at once), MLflow uses
+a file store (MLFLOW_TRACKING_URI names another). They get the mean over seeds of every metric.
 
-A tracker cannot take back what it was told. So `tracking/<name>.json` keeps how far each has been told, and a
-resumed run, which repeats exactly what came after its checkpoint, is silent until it gets beyond that.
+A tracker cannot remove logged data. So `tracking/<name>.json` records the last step logged to each, and a
+resumed run, which repeats the steps after its checkpoint exactly, logs nothing until it passes that step.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def load_library(name: str) -> Any:
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Before anything is made or compiled."""
+    """Check trackers before anything is made or compiled."""
     for name in names:
         load_library(name)
 
@@ -67,7 +67,7 @@ def make_tracker(name: str, run_dir: str | Path, config: Mapping[str, Any], resu
 
 
 class Tracker(abc.ABC):
-    """A Writer that says every step once. Subclasses begin or continue a run, and log."""
+    """A Writer that logs every step once. Subclasses start or continue a run, and log."""
 
     name = ""
 
@@ -75,7 +75,7 @@ class Tracker(abc.ABC):
         self.run_dir, self.config = run_dir, config
         self._file = run_dir / "tracking" / f"{self.name}.json"
         known = read_json(self._file) if resumed and self._file.exists() else {}
-        self.last: int = known.get("last", -1)  # environment steps of what it was last told
+        self.last: int = known.get("last", -1)  # environment steps of the last entry logged
         self.id: str = self.start(known.get("id"))
         self._remember()
 
@@ -99,7 +99,7 @@ class Tracker(abc.ABC):
         write_atomically(self._file, json.dumps({"id": self.id, "last": self.last}).encode())
 
     def flush(self) -> None:  # noqa: B027
-        """Trackers send what they are told at once."""
+        """Trackers send entries at once."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -147,7 +147,7 @@ class MlflowTracker(Tracker):
         load_library("mlflow")
         tracking = importlib.import_module("mlflow.tracking")
         store = os.environ.get("MLFLOW_TRACKING_URI")
-        if not store:  # a folder needs no database and no server, which MLflow would rather have
+        if not store:  # a folder needs neither database nor server, which MLflow prefers
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             store = (self.run_dir / "mlruns").resolve().as_uri()
         self._client = tracking.MlflowClient(tracking_uri=store)

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted for display."""
 
 from __future__ import annotations
 

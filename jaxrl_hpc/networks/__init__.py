@@ -1,4 +1,4 @@
-"""flax.linen networks: torsos and heads. What your own agents need most are names of this package."""
+"""flax.linen networks: torsos and heads. The most useful ones are exported by this package."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "QNetwork": "jaxrl_hpc.networks.heads",
-        "MLP": "jaxrl_hpc.networks.torso",
-        "NetworkConfig": "jaxrl_hpc.networks.torso",
-        "as_features": "jaxrl_hpc.networks.torso",
-        "make_torso": "jaxrl_hpc.networks.torso",
+        f"{__name__}.heads": ("QNetwork",),
+        f"{__name__}.torso": ("MLP", "NetworkConfig", "as_features", "make_torso"),
     },
 )

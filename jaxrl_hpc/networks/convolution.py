@@ -1,13 +1,15 @@
-"""Convolutions whose gradients are quick on CPUs.
+"""Convolutions that are fast on CPUs.
 
     y[n, p] = Σ_u x[n, s p + u] W[u],    dW[u] = Σ_np x[n, s p + u] dy[n, p]
 
-XLA's own gradients of convolutions are slow on CPUs, most of all inside loops: an update of a small network
-for Atari games takes ten times as long as by what follows. A stride s that divides the kernel's side k turns
-images into blocks of s x s pixels; the kernel is then m x m blocks, m = k / s, and dW is one product of
-the blocks with m² shifted copies of dy. Other convolutions are patches times a matrix. On other devices
-strided ones are XLA's convolution. Parameters are those of `flax.linen.Conv`. In mixed precision (`dense.py`)
-all are patches times a matrix.
+XLA's own convolutions are slow on CPUs, and their gradients most of all inside loops. If the stride s divides
+the kernel's side k and the number of filters is a multiple of 16, all passes are calls into a compiled
+library (`native`), which reads images of bytes directly. Otherwise, and where the library is missing, a
+stride that divides k turns images into blocks of s x s pixels; the kernel is then m x m blocks, m = k / s,
+and dW is one product of the blocks with m² shifted copies of dy. Other convolutions are patches times a
+matrix. On other devices strided ones are XLA's convolution. Parameters are those of `flax.linen.Conv`. In
+mixed precision (`dense.py`) operands are rounded to bfloat16; without the library all are patches times a
+matrix.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl_hpc.networks import native
 from jaxrl_hpc.networks.dense import half_product, product
 from jaxrl_hpc.types import Array
 
@@ -37,11 +40,68 @@ class Convolution(nn.Module):
         kernel = self.param("kernel", nn.initializers.orthogonal(2**0.5), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.filters,))
         images = x.reshape(-1, *x.shape[-3:])
-        if self.dtype == "bfloat16":
-            y = by_patches(images, kernel, self.stride, half_product) + bias
-        else:
-            y = convolve(images, kernel, self.stride) + bias
+        y = layer(images, kernel, bias, self.stride, self.dtype == "bfloat16")
         return y.reshape(*x.shape[:-3], *y.shape[1:])
+
+
+def layer(x: Array, kernel: Array, bias: Array, stride: int, half: bool = False) -> Array:
+    """x [N, H, W, C], bytes as parts of 255, and kernel [k, k, C, F] -> [N, H', W', F], without padding."""
+    if native.suits(x, kernel, stride, half):
+        scale = 1 / 255 if x.dtype == jnp.uint8 else 1.0
+        return _by_library(x, kernel, bias, native.Settings(stride, scale, half, native.level()))
+    if x.dtype == jnp.uint8:
+        x = x.astype(jnp.float32) / 255.0
+    if half:
+        return by_patches(x, kernel, stride, half_product) + bias
+    return convolve(x, kernel, stride) + bias
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _by_library(x: Array, kernel: Array, bias: Array, settings: native.Settings) -> Array:
+    return native.one_pass("forward", _plain_forward)(x, kernel, bias, settings=settings)
+
+
+def _library_forward(
+    x: Array, kernel: Array, bias: Array, settings: native.Settings
+) -> tuple[Array, tuple[Array, Array]]:
+    return _by_library(x, kernel, bias, settings), (x, kernel)
+
+
+def _library_backward(
+    settings: native.Settings, residuals: tuple[Array, Array], dy: Array
+) -> tuple[Array | None, Array, Array]:
+    """The compiler drops dx where x is an observation of floats; bytes have none."""
+    x, kernel = residuals
+    dx = None
+    if x.dtype != jnp.uint8:
+        of_inputs = _plain_inputs
+        if kernel.shape[2] % native.VECTOR == 0:
+            of_inputs = native.one_pass("inputs", _plain_inputs)
+        dx = of_inputs(dy, kernel, settings=settings, sides=(x.shape[1], x.shape[2]))
+    dkernel = native.one_pass("weights", _plain_weights)(x, dy, settings=settings, side=kernel.shape[0])
+    return dx, dkernel, dy.sum((0, 1, 2))
+
+
+_by_library.defvjp(_library_forward, _library_backward)
+
+
+def _plain_forward(x: Array, kernel: Array, bias: Array, settings: native.Settings) -> Array:
+    x = x.astype(jnp.float32) * settings.scale
+    if settings.half:
+        return by_patches(x, kernel, settings.stride, half_product) + bias
+    return by_xla(x, kernel, settings.stride) + bias
+
+
+def _plain_weights(x: Array, dy: Array, settings: native.Settings, side: int) -> Array:
+    kernel, bias = jnp.zeros((side, side, x.shape[-1], dy.shape[-1])), jnp.zeros(dy.shape[-1])
+    found: Array = jax.vjp(lambda w: _plain_forward(x, w, bias, settings), kernel)[1](dy)[0]
+    return found
+
+
+def _plain_inputs(dy: Array, kernel: Array, settings: native.Settings, sides: tuple[int, int]) -> Array:
+    x, bias = jnp.zeros((dy.shape[0], *sides, kernel.shape[2])), jnp.zeros(dy.shape[-1])
+    found: Array = jax.vjp(lambda x: _plain_forward(x, kernel, bias, settings), x)[1](dy)[0]
+    return found
 
 
 def convolve(x: Array, kernel: Array, stride: int) -> Array:
@@ -110,7 +170,7 @@ def _kernel_gradient(x: Array, dy: Array, side: int, stride: int) -> Array:
 
 
 def as_blocks(x: Array, side: int) -> Array:
-    """[N, H, W, C] -> [N, H / side, W / side, side² C], without what is left over at the edges."""
+    """[N, H, W, C] -> [N, H / side, W / side, side² C], without the remainder at the edges."""
     number, height, width, channels = x.shape
     rows, columns = height // side, width // side
     x = x[:, : rows * side, : columns * side].reshape(number, rows, side, columns, side, channels)

@@ -1,4 +1,4 @@
-"""A dense layer whose weight gradient is quick on CPUs.
+"""A dense layer with a fast weight gradient on CPUs.
 
     y = x W + b,    dW = xᵀ dy = (dyᵀ x)ᵀ
 
@@ -7,7 +7,7 @@ both operands, most so for few outputs. Transposing the narrower of x and dy fir
 plainly avoids that. Parameters are those of `flax.linen.Dense`.
 
 Mixed precision (`dtype="bfloat16"`): operands of all three products are rounded to bfloat16, sums and results
-are float32, and so are parameters and their gradients. What is kept for the backward pass is bfloat16 too.
+are float32, and so are parameters and their gradients. Values stored for the backward pass are bfloat16 too.
 """
 
 from __future__ import annotations

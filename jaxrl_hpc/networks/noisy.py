@@ -1,4 +1,4 @@
-"""Noisy layers (Fortunato et al. 2018): exploration by random weights whose size is learned.
+"""Noisy layers (Fortunato et al. 2018): exploration by random weights of learned size.
 
     y = x (W + S ∘ f(e) f(e')ᵀ) + b + s ∘ f(e'),    f(x) = sign(x) √|x|,  e and e' standard normal
 

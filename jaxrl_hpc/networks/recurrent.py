@@ -48,8 +48,8 @@ class LSTM(nn.Module):
         Args:
           inputs: [T, B, F].
           carry: leaves [B, H], before the first step.
-          starts: [T, B] bool, true where the memory does not go on from the step before.
-          restart: leaves [T, B, H], what it is there instead; None: zero.
+          starts: [T, B] bool, true where the memory does not continue from the previous step.
+          restart: leaves [T, B, H], the memory at these steps; None: zero.
 
         Returns:
           Carry with leaves [T, B, H].

@@ -1,8 +1,8 @@
-"""Torsos: what turns an observation into features.
+"""Torsos: networks that turn observations into features.
 
 An MLP for vectors; for images with channels last convolutions and then an MLP. The default convolution
 is that of Young & Tian (2019) for MinAtar, 16 filters of 3 x 3; their one hidden layer of 128 units is
-`hidden: [128]`, as in the configs for MinAtar. For large images two stacks have names: `nature`, that of DQN
+`hidden: [128]`, as in the configs for MinAtar. Two stacks for large images have names: `nature`, that of DQN
 (Mnih et al. 2015, usually with `hidden: [512]`), and `impala`, the deep residual one (Espeholt et al. 2018,
 `hidden: [256]`).
 """
@@ -52,7 +52,8 @@ class NetworkConfig(Schema):
     stride: Side | tuple[Side, ...] = static(1, "cnn: stride, of all convolutions or of each")
     layer_norm: bool = static(False, "layer normalisation after each hidden layer")
     dtype: Literal["float32", "bfloat16"] = static(
-        "float32", "operands of the hidden layers' products; parameters, sums and all else are float32"
+        "float32",
+        "type of the operands of hidden layers' products; parameters, sums and everything else are float32",
     )
 
     @model_validator(mode="after")
@@ -70,7 +71,7 @@ class NetworkConfig(Schema):
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by the activation. Dropout is at work where a key `dropout` is given."""
+    """Dense layers, each followed by the activation. Dropout is active where a key `dropout` is given."""
 
     hidden: Sequence[int]
     activation: str = "relu"
@@ -126,6 +127,7 @@ class ResidualCNN(nn.Module):
             sides = [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)]
             return Convolution(filters, 3, 1)(jnp.pad(x, sides))
 
+        x = as_floats(x)
         for filters in self.filters:
             x = halved(convolve(x, filters))
             for _ in range(2):
@@ -148,7 +150,8 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
     if kind == "auto":
         kind = "cnn" if rank == 3 else "mlp"
     if kind == "nature":
-        return CNN((32, 64, 64), (8, 4, 3), (4, 2, 1), config.hidden, config.activation, config.layer_norm)
+        stack = (32, 64, 64), (8, 4, 3), (4, 2, 1), config.hidden
+        return CNN(*stack, config.activation, config.layer_norm, config.dtype)
     if kind == "impala":
         return ResidualCNN(IMPALA, config.hidden, config.activation, config.layer_norm)
     if kind == "cnn":
@@ -160,12 +163,15 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
 
 
 def as_features(obs: Array, spec: EnvSpec, torso: str = "auto") -> Array:
-    """Observation as float32: bytes to [0, 1], booleans to 0/1; flattened unless a CNN reads it."""
+    """Observation as float32, flattened unless a CNN reads it; images of bytes stay what they are, because
+    torsos turn them into floats inside their first layer."""
     rank = len(spec.obs_shape)
-    if obs.dtype == jnp.uint8:
-        obs = obs.astype(jnp.float32) / 255.0
-    else:
-        obs = obs.astype(jnp.float32)
     if torso in IMAGE_TORSOS or (torso == "auto" and rank == 3):
-        return obs
+        return obs if obs.dtype == jnp.uint8 else obs.astype(jnp.float32)
+    obs = as_floats(obs)
     return obs.reshape(*obs.shape[: obs.ndim - rank], -1)
+
+
+def as_floats(obs: Array) -> Array:
+    """Bytes to [0, 1], booleans to 0/1."""
+    return obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs.astype(jnp.float32)

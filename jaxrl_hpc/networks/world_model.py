@@ -26,7 +26,7 @@ class Prediction(NamedTuple):
 
 
 class WorldModel(nn.Module):
-    """Members share nothing, so that they disagree where there is little data."""
+    """Members share no weights, so that they disagree where data is scarce."""
 
     members: int
     hidden: Sequence[int]

@@ -1,13 +1,14 @@
 """Stateless maths: returns, losses, exploration, optimisation, statistics.
 
-The functions that people use by themselves are names of this package, imported when they are first used:
+Functions for direct use are exported by this package and imported on first use:
 `rl.ops.gae`, `rl.ops.huber`. Everything else is in its module.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxrl_hpc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxrl_hpc.ops.advantages import gae as gae
@@ -28,26 +29,16 @@ if TYPE_CHECKING:
     from jaxrl_hpc.ops.statistics import interquartile_mean as interquartile_mean
     from jaxrl_hpc.ops.statistics import score as score
 
-_MODULES = {
-    "advantages": ("gae", "vtrace"),
-    "distributions": ("categorical", "gaussian"),
-    "exploration": ("epsilon_greedy", "epsilon_ladder", "linear_decay"),
-    "losses": ("huber", "select_action"),
-    "noise": ("ornstein_uhlenbeck",),
-    "returns": ("fold_window", "sequence_returns"),
-    "comparison": ("performance_profile", "probability_of_improvement"),
-    "statistics": ("bootstrap_interval", "interquartile_mean", "score"),
-}
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_MODULES})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        f"{__name__}.advantages": ("gae", "vtrace"),
+        f"{__name__}.distributions": ("categorical", "gaussian"),
+        f"{__name__}.exploration": ("epsilon_greedy", "epsilon_ladder", "linear_decay"),
+        f"{__name__}.losses": ("huber", "select_action"),
+        f"{__name__}.noise": ("ornstein_uhlenbeck",),
+        f"{__name__}.returns": ("fold_window", "sequence_returns"),
+        f"{__name__}.comparison": ("performance_profile", "probability_of_improvement"),
+        f"{__name__}.statistics": ("bootstrap_interval", "interquartile_mean", "score"),
+    },
+)

@@ -1,7 +1,7 @@
 """Comparisons of runs (NumPy, on the host): differences, probability of improvement, performance profiles.
 
-Each takes the final figures of runs, one number per seed, and gives a value with a 95 % interval over
-seeds (ops/statistics.py). After Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical
+Each takes the final scores of runs, one number per seed, and returns a value with a 95 % interval over seeds
+(ops/statistics.py). After Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical
 Precipice, 2021. With fewer than `FEW` seeds on either side there is no interval: its bounds are NaN.
 """
 
@@ -35,7 +35,7 @@ class Profile(NamedTuple):
 
 
 def difference(first: Figures, second: Figures) -> Estimate:
-    """IQM of one set of seeds minus that of another (means, if either is few)."""
+    """IQM of one set of seeds minus that of another (means, if either set has few seeds)."""
     values, size = np.array([*first, *second], np.float64), len(first)
     few = min(size, len(second)) < FEW
 

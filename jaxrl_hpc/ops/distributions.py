@@ -1,13 +1,13 @@
 """Action distributions as functions of a network's outputs.
 
-A draw is kept `raw`: the category, or the Gaussian variable before it is brought into the action's
-bounds. Probabilities are always computed from the raw draw, so nothing has to be inverted:
+A draw is stored `raw`: the category, or the Gaussian variable before it is mapped to the action's bounds.
+Probabilities are always computed from the raw draw, so nothing has to be inverted:
 
     plain     a = clip(centre + scale x, low, high)  log p = log N(x; m, s) - sum log scale
     squashed  a = centre + scale tanh(x)             log p = log N(x; m, s) - sum log(scale (1 - tanh(x)^2))
 
-The plain density is that of the action before clipping (the part beyond a bound is the environment's
-affair). log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)) is exact where tanh(x) rounds to one.
+The plain density is that of the action before clipping (values beyond a bound are handled by the
+environment). log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)) is exact where tanh(x) rounds to one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Distribution(NamedTuple):
     mode: Callable[[Array], Array]  # outputs -> raw
     log_prob: Callable[[Array, Array], Array]  # (outputs, raw) -> […]
     entropy: Callable[[Array, Array], Array]  # (outputs, key) -> […]; a one-draw estimate if squashed
-    to_action: Callable[[Array], Array]  # raw -> what the environment gets
+    to_action: Callable[[Array], Array]  # raw -> the environment's action
 
 
 def category(logits: Array, uniform: Array) -> Array:

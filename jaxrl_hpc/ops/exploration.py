@@ -1,5 +1,5 @@
-"""How actors explore. Keys come one per environment copy, so that a copy's stream does not depend
-on how copies are spread over devices and ranks."""
+"""Exploration of actors, with one key per environment copy, so that a copy's stream does not depend on the
+distribution of copies over devices and ranks."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import jax
 
 
 def register(library: Path, targets: Mapping[str, str]) -> bool:
-    """Make symbols of the library known, `targets` being name -> symbol; False: it is not there."""
+    """Register symbols of the library, `targets` being name -> symbol; False if it is missing."""
     try:
         loaded = ctypes.cdll.LoadLibrary(str(library))
     except OSError:

@@ -1,8 +1,8 @@
 """Action masks: which of the discrete actions an observation allows.
 
 The mask is the last part of an observation (`EnvSpec.action_mask`), one number per choice, 1 where it is
-allowed. So it goes wherever observations go: into replays, messages between ranks, exported policies. Where
-a mask allows nothing, as at the end of an episode, everything is allowed.
+allowed. So it is included wherever observations are: in replays, messages between ranks, exported policies.
+Where a mask allows nothing, as at the end of an episode, everything is allowed.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ def allowed(spec: EnvSpec, obs: Array) -> Array | None:
 
 
 def forbid(values: Array, mask: Array | None) -> Array:
-    """Values or logits [..., choices] that are far below all others where the mask forbids."""
+    """Values or logits [..., choices], far below all others where the mask forbids an action."""
     return values if mask is None else jnp.where(mask, values, FORBIDDEN)

@@ -1,6 +1,6 @@
 """Adam with traced step size, learning-rate schedules and clipping by the global norm.
 
-    rate = learning_rate · min(1, p / warmup) · (1 − f(p) (1 − final)),   p: the part of the run that is over
+    rate = learning_rate · min(1, p / warmup) · (1 − f(p) (1 − final)),   p: the elapsed fraction of the run
 
 f(p) is p (linear) or (1 − cos πp) / 2 (cosine).
 """
@@ -22,11 +22,13 @@ class OptimiserConfig(AgentConfig):
 
     learning_rate: float = traced(5e-4, "Adam step size", gt=0)
     learning_rate_final: float = traced(
-        1.0, "the step size falls to this fraction of itself over the run", ge=0, le=1
+        1.0, "the step size decays to this fraction of its initial value over the run", ge=0, le=1
     )
-    learning_rate_schedule: Literal["linear", "cosine"] = static("linear", "how the step size falls")
+    learning_rate_schedule: Literal["linear", "cosine"] = static(
+        "linear", "shape of the decay of the step size"
+    )
     learning_rate_warmup: float = traced(
-        0.0, "part of the run over which the step size first rises linearly from 0", ge=0, lt=1
+        0.0, "fraction of the run, at its start, over which the step size rises linearly from 0", ge=0, lt=1
     )
     adam_epsilon: float = traced(1e-8, "Adam's denominator offset", gt=0)
     max_grad_norm: float = traced(10.0, "gradients are scaled down to this global norm; 0: never", ge=0)
@@ -43,13 +45,13 @@ def init(config: OptimiserConfig, hypers: dict[str, Array], params: PyTree) -> P
 
 
 def of_params(grads: PyTree, like: PyTree) -> PyTree:
-    """The gradients alone, without what an agent sends along with them; `like` is the parameters' tree."""
+    """The gradients alone, without other data sent with them; `like` is the parameters' tree."""
     whole: bool = jax.tree.structure(grads) == jax.tree.structure(like)  # type: ignore[operator]
     return grads if whole else grads["params"]
 
 
 def gradient_norm(grads: PyTree, params: PyTree) -> Array:
-    """Over all parameters; what an agent sends along with its gradients does not count."""
+    """Global norm over all parameters, excluding other data sent with the gradients."""
     norm: Array = optax.tree.norm(of_params(grads, params))
     return norm
 
@@ -61,7 +63,7 @@ def clip_scale(grads: PyTree, max_norm: Array) -> Array:
 
 
 def rate(config: OptimiserConfig, hypers: dict[str, Array], progress: Array) -> Array:
-    """The step size. A run's last iteration may go beyond its budget: the schedule has ended then."""
+    """The step size. The last iteration may exceed the budget, where the schedule has its final value."""
     over = jnp.clip(progress, 0.0, 1.0)
     fallen = over if config.learning_rate_schedule == "linear" else 0.5 * (1.0 - jnp.cos(jnp.pi * over))
     warm = jnp.minimum(1.0, over / jnp.maximum(hypers["learning_rate_warmup"], 1e-12))

@@ -1,4 +1,4 @@
-"""Sleeping inside compiled programs, without a core (CPU): a stand-in for work that happens elsewhere.
+"""Sleeping inside compiled programs without occupying a core (CPU), to emulate work done elsewhere.
 
 A foreign function instead of a host callback, so that programs with MPI inside may sleep too. Mapped over
 (vmap), a pause sleeps once: for the longest of all, or for their sum.
@@ -22,7 +22,7 @@ TARGET = "jaxrl_hpc_pause_sleep"
 
 @functools.cache
 def available() -> bool:
-    """Whether the library is there; loads and registers it the first time."""
+    """Whether the library is available; loads and registers it the first time."""
     return register(LIBRARY, {TARGET: "PauseSleep"})
 
 
@@ -32,7 +32,7 @@ def require(field: str) -> None:
         raise UserError(f"{field}: programs can sleep on CPUs only; set it to 0, or JAX_PLATFORMS=cpu")
     if not available():
         raise UserError(
-            f"{field}: {LIBRARY.name} was not compiled; install the package where there is a C++ compiler"
+            f"{field}: {LIBRARY.name} was not compiled; install the package on a machine with a C++ compiler"
         )
 
 
@@ -44,7 +44,7 @@ def sleep(seconds: Array, after: Array, *, in_turn: bool) -> Array:
       after: any number []; the pause begins when it is there.
       in_turn: mapped pauses follow each other; else they happen at the same time.
     """
-    # nothing that the compiler could see through, and never NaN
+    # opaque to the compiler, and never NaN
     begin = jnp.asarray(seconds, jnp.float32) + jnp.where(after == after, 0.0, 1e-9)
     call = jax.ffi.ffi_call(
         TARGET,

@@ -16,7 +16,7 @@ from jaxrl_hpc.types import Array, PyTree
 
 
 class FoldedWindow(NamedTuple):
-    """A window of n steps folded into one transition: target = reward + discount * value(next)."""
+    """A window of n steps combined into one transition: target = reward + discount * value(next)."""
 
     reward: Array  # [N] sum of gamma^i r_i up to the window's or the episode's end
     discount: Array  # [N] gamma^k, or 0 where the episode terminated inside the window

@@ -1,12 +1,11 @@
 """Trees as rows of 4-byte words inside compiled programs, in memory and in messages.
 
-All numbers of a tree that have four or eight bytes are packed side by side into one row; narrower ones
-(uint8 frames, flags, halves) follow in their own width, four bytes to a word. A sample then reads one
-contiguous row instead of one piece of every leaf, which is what memory is good at. Packing is a bit
-cast: values come back exactly. One lane only, because XLA likes to repeat the update of a narrow second
-array inside the fusion that reads it, and then has to copy the whole array.
-
-On the host comm/buffers.py does the like with bytes; ops/tree_layout.py describes both.
+All numbers of a tree that have four or eight bytes are packed side by side into one row; narrower ones (uint8
+frames, flags, halves) follow in their own width, four bytes to a word. A sample then reads one contiguous row
+instead of one piece of every leaf, which is faster. Packing is a bit cast: values come back exactly. One lane
+only, because XLA tends to repeat the update of a narrow second array inside the fusion that reads it, and
+then copies the whole array. comm/buffers.py does the same on the host with bytes; ops/tree_layout.py
+describes both.
 """
 
 from __future__ import annotations

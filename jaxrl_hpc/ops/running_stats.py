@@ -1,7 +1,7 @@
 """Running mean and variance from sums that can be added over shards.
 
-Sums are taken around the present mean, which every shard knows, so that they add up exactly like plain
-sums and yet do not cancel (Chan et al. 1983):
+Sums are taken around the current mean, which every shard has, so that they can be added like plain sums
+without cancellation (Chan et al. 1983):
 
     n = number,  s = sum (x - mean),  q = sum (x - mean)^2
     mean' = mean + s / N',  M2' = M2 + q - s^2 / N',  N' = N + n
@@ -18,7 +18,7 @@ from jaxrl_hpc.types import Array
 
 
 class RunningStats(NamedTuple):
-    """What has been seen so far."""
+    """Statistics so far."""
 
     number: Array  # [] float32
     mean: Array  # […]
@@ -26,7 +26,7 @@ class RunningStats(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What is new; the sum of two Sums is the Sums of both."""
+    """New data; the sum of two Sums is the Sums of both."""
 
     number: Array  # [] float32
     deviation: Array  # […] sum of x - mean
@@ -55,5 +55,5 @@ def merge(statistics: RunningStats, new: Sums) -> RunningStats:
 
 
 def variance(statistics: RunningStats) -> Array:
-    """Of all that was seen; 1 before there were two values."""
+    """Variance of all values so far; 1 before there are two."""
     return jnp.where(statistics.number > 1, statistics.m2 / jnp.maximum(statistics.number, 1.0), 1.0)

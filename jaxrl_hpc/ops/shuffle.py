@@ -1,11 +1,10 @@
 """Random orders of n numbers, mostly without sorting.
 
 A sort of random numbers is slow on CPUs and accelerators alike. Where n = rows x columns is about a square,
-each round turns every column of that grid by a random amount of its own, then every row by a random
-amount of its own: a bijection made of additions and lookups in small tables (a Feistel network whose round
-functions are truly random). After `ROUNDS` rounds pairs of cells go everywhere with the same probability
-(tests compare frequencies with those of true permutations). A long, thin grid would not mix: n without such
-factors, and small n, are sorted.
+each round rotates every column of that grid by its own random amount, then every row by its own random
+amount: a bijection made of additions and lookups in small tables (a Feistel network with truly random round
+functions). After `ROUNDS` rounds pairs of cells are uniformly distributed (tests compare frequencies with
+those of true permutations). A long, thin grid would not mix: n without such factors, and small n, are sorted.
 """
 
 from __future__ import annotations
@@ -48,16 +47,24 @@ def _grid_orders(key: Array, count: int, rows: int, columns: int) -> Array:
     def table(uniform: Array, size: int) -> Array:
         return jnp.minimum((uniform * size).astype(jnp.int32), size - 1)
 
+    def look_up(table: Array, place: Array) -> Array:
+        found: Array = table.at[place].get(mode="promise_in_bounds")
+        return found
+
     by_column, by_row = table(draws[..., :columns], rows), table(draws[..., columns:], columns)
+
+    def turn(cell: tuple[Array, Array], by: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        row, column = cell
+        row = row + look_up(by[0], column)
+        row = jnp.where(row >= rows, row - rows, row)
+        column = column + look_up(by[1], row)
+        return (row, jnp.where(column >= columns, column - columns, column)), None
 
     def one(by_column: Array, by_row: Array) -> Array:
         row = jnp.repeat(jnp.arange(rows, dtype=jnp.int32), columns)
         column = jnp.tile(jnp.arange(columns, dtype=jnp.int32), rows)
-        for i in range(ROUNDS):
-            row = row + by_column[i][column]
-            row = jnp.where(row >= rows, row - rows, row)
-            column = column + by_row[i][row]
-            column = jnp.where(column >= columns, column - columns, column)
+        # a loop, so that XLA does not compute the orders anew for everything that is put into this order
+        (row, column), _ = jax.lax.scan(turn, (row, column), (by_column, by_row))
         return row * columns + column
 
     return jax.vmap(one)(by_column, by_row)

@@ -1,8 +1,8 @@
 """Statistics over runs (NumPy, on the host): scores, interquartile mean, bootstrap intervals, mean curves.
 
-A run's own figure is its mean over episodes. Of `FEW` runs or more the score is their interquartile mean
-(IQM) with a 95 % interval. Of fewer it is their mean with their range: no interval of so few runs holds
-what it promises.
+A run's result is its mean over episodes. The score of `FEW` runs or more is their interquartile mean (IQM)
+with a 95 % interval. The score of fewer runs is their mean with their range, because no interval method is
+reliable for so few runs.
 
 The IQM drops the lowest and the highest quarter of the runs and averages the rest: as robust as the median,
 with a smaller error (Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice,
@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-FEW = 5  # runs from which on an interquartile mean and its interval mean something
+FEW = 5  # runs needed for an interquartile mean and its interval
 RESAMPLES = 2000
 CURVE_POINTS = 200
 _CHUNK = 2**22  # values resampled at a time
 
 
 class Score(NamedTuple):
-    """Of runs together: IQM and 95 % interval, or mean and range if they are few."""
+    """Score of several runs: IQM and 95 % interval, or mean and range of few runs."""
 
     value: np.ndarray
     low: np.ndarray
@@ -64,7 +64,7 @@ def score(values: np.ndarray, strata: np.ndarray | None = None) -> Score:
 
 
 def score_text(runs: int, what: str = "seed") -> str:
-    """What a score of so many runs is: "IQM, 95 % interval over 8 seeds"."""
+    """Describes the score of this number of runs: "IQM, 95 % interval over 8 seeds"."""
     if runs == 1:
         return f"one {what}"
     return f"IQM, 95 % interval over {runs} {what}s" if runs >= FEW else f"mean, range of {runs} {what}s"

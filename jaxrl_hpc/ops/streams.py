@@ -1,7 +1,7 @@
 """Random streams beside those of a split.
 
-In JAX `split(key, n)[i]` and `fold_in(key, i)` are the same key. Whoever takes a stream of its own from a key
-that others split or fold with small numbers therefore needs a number that none of them reaches: a tag.
+In JAX `split(key, n)[i]` and `fold_in(key, i)` are the same key. A separate stream from a key that others
+split or fold with small numbers therefore needs a number that none of them uses: a tag.
 """
 
 from __future__ import annotations

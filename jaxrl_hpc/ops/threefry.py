@@ -1,9 +1,8 @@
 """JAX's random numbers as one compiled call on CPUs: the same words, bit for bit, in a tenth of the time.
 
 XLA runs the 20 rounds of Threefry-2x32 as a loop of small steps on CPUs, which costs a small agent up to a
-tenth of its iteration. `install` gives JAX's primitive a new lowering for CPUs; keys and numbers stay as they
-are, so that nothing else has to know. Programs that are exported keep to plain operations, because the
-library may not be where they are loaded.
+tenth of its iteration. `install` gives JAX's primitive a new lowering for CPUs; keys and numbers stay the
+same. Exported programs use plain operations, because the library may be missing where they are loaded.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import mlir
 
@@ -32,22 +32,38 @@ def compiled(key0: Array, key1: Array, count0: Array, count1: Array) -> list[Arr
     return list(jax.ffi.ffi_call(TARGET, (shape, shape))(*words))
 
 
+def host_key(seed: int, *streams: int) -> Array:
+    """`jax.random.fold_in(…, stream)` of `jax.random.key(seed)`, computed by NumPy: a program for each of
+    these small steps takes longer to make than all that they compute."""
+    words = [np.zeros(1, np.uint32), np.array([seed & 0xFFFFFFFF], np.uint32)]
+    for stream in streams:
+        count = np.array([stream & 0xFFFFFFFF], np.uint32)
+        words = rounds(words[0], words[1], np.zeros(1, np.uint32), count)
+    key: Array = jax.random.wrap_key_data(jnp.asarray(np.concatenate(words)), impl="threefry2x32")
+    return key
+
+
 def written_out(key0: Array, key1: Array, count0: Array, count1: Array) -> list[Array]:
     """The same in plain operations."""
-    keys = (key0, key1, key0 ^ key1 ^ jnp.uint32(0x1BD11BDA))
+    return rounds(key0, key1, count0, count1)
+
+
+def rounds(key0: Any, key1: Any, count0: Any, count1: Any) -> list[Any]:
+    """The hash itself, for arrays of JAX and of NumPy."""
+    keys = (key0, key1, key0 ^ key1 ^ np.uint32(0x1BD11BDA))
     x0, x1 = count0 + key0, count1 + key1
     for group in range(5):
         for by in ROTATIONS[group % 2]:
             x0 = x0 + x1
-            x1 = ((x1 << jnp.uint32(by)) | (x1 >> jnp.uint32(32 - by))) ^ x0
+            x1 = ((x1 << np.uint32(by)) | (x1 >> np.uint32(32 - by))) ^ x0
         x0 = x0 + keys[(group + 1) % 3]
-        x1 = x1 + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+        x1 = x1 + keys[(group + 2) % 3] + np.uint32(group + 1)
     return [x0, x1]
 
 
 @functools.cache
 def install() -> bool:
-    """Use the library for every program lowered for CPUs from now on; False: it is not there."""
+    """Use the library for all programs lowered for CPUs from now on; False if it is missing."""
     if not register(LIBRARY, {TARGET: "Threefry"}):
         return False
     by_call = mlir.lower_fun(compiled, multiple_results=True)

@@ -1,4 +1,4 @@
-"""Where the leaves of a tree lie in a flat piece of memory: paths, shapes, dtypes, offsets.
+"""Layout of a tree's leaves in flat memory: paths, shapes, dtypes, offsets.
 
 One description for the two codecs that move trees as raw memory. They differ in where they run:
 

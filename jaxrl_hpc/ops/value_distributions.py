@@ -1,4 +1,4 @@
-"""What a network says of a return: its mean, or its distribution (Bellemare et al. 2017, Dabney et al.
+"""Network outputs for a return: its mean, or its distribution (Bellemare et al. 2017, Dabney et al.
 2018), and the loss of each.
 
     value     one number Q per action                    huber(y - Q)
@@ -27,7 +27,7 @@ Numbers = dict[str, Array]  # traced hyperparameters: return_low, return_high (c
 
 
 class ReturnModel(NamedTuple):
-    """How outputs [..., A, *K] of a network speak of returns; K is absent where they are values."""
+    """Interpretation of outputs [..., A, *K] as returns; K is absent where they are values."""
 
     value: Callable[[Array, Numbers], Array]  # outputs -> [..., A] expected returns
     loss: Callable[[Array, Array, Array, Array, Numbers], Array]

@@ -5,15 +5,15 @@ Every shard holds its own tree and rows. To draw a global batch of N:
 1. the masses (sums of priorities) of all S shards are gathered: S numbers (`mass`);
 2. every shard makes the same N draws from the same key, and `sum_tree.choose` with the masses as children
    tells for each draw its owner and the fraction that remains: the first step of a descent;
-3. each owner goes on in its own tree and puts its rows into a zero buffer of packed rows (`offer`, for all
+3. each owner continues in its own tree and puts its rows into a zero buffer of packed rows (`offer`, for all
    shards of a device at once); one sum over devices (of integers, so exact) gives all N windows to all
    shards (`assemble`);
 4. shard s learns from draws s, s + S, …: every shard sees every part of a stratified sample. Weights are
-   those of the global probabilities, normalised over the whole batch. New priorities of all N draws are
-   made known to everyone, and every owner takes its own (`prioritise`).
+   those of the global probabilities, normalised over the whole batch. New priorities of all N draws are sent
+   to all shards, and every owner applies its own (`prioritise`).
 
-These are the functions of one shard; what lies between them, the gathering and summing, belongs to the
-workflow, because it differs between devices and MPI ranks.
+These are the functions of one shard; the gathering and summing between them belongs to the workflow, because
+it differs between devices and MPI ranks.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def make(
 
     def prioritise(state: PrioritisedState, shard: Array, index: Array, values: Array) -> PrioritisedState:
         place = jnp.where(index // sizes.capacity == shard, index % sizes.capacity, jnp.int32(-1))
-        # The largest priority counts for all shards: new windows are as likely on every one.
+        # The largest priority is shared by all shards, so that new windows are equally likely on each.
         highest = jnp.maximum(state.highest, values.max())
         return dataclasses.replace(state, tree=tree_op.update(state.tree, place, values), highest=highest)
 

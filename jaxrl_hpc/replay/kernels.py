@@ -48,7 +48,7 @@ def operations(shape: TreeLayout, kernel: Kernel, *, number: int, stratified: bo
         return lambda *arguments: lax.platform_dependent(*arguments, cpu=compiled, default=plain)
 
     def cleaned(operation: Callable[..., Array]) -> Callable[..., Array]:
-        # Zero stays zero, all else is clipped: what the compiled tree takes for granted.
+        # Zero stays zero, everything else is clipped, as the compiled tree requires.
         def call(tree: Array, where: Array, priority: Array) -> Array:
             return operation(tree, where, jnp.where(priority == 0, 0.0, sum_tree.clip(priority)))
 

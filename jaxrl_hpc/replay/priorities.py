@@ -15,7 +15,7 @@ from jaxrl_hpc.types import Array
 
 
 def scaled(priority: Array, hypers: dict[str, Array]) -> Array:
-    """(|p| + epsilon)^alpha, finite and positive whatever comes in."""
+    """(|p| + epsilon)^alpha, finite and positive for any input."""
     return sum_tree.clip((jnp.abs(priority) + hypers["epsilon"]) ** hypers["alpha"])
 
 

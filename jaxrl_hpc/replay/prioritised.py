@@ -29,17 +29,19 @@ class Config(ReplayConfig):
 
     name: Literal["prioritised"] = "prioritised"
     alpha: float = traced(0.6, "exponent of priorities: 0 is uniform", ge=0.0, le=1.0)
-    beta_start: float = traced(0.4, "exponent of importance weights at the start", ge=0.0, le=1.0)
+    beta_start: float = traced(0.4, "initial exponent of importance weights", ge=0.0, le=1.0)
     beta_end: float = traced(1.0, "exponent of importance weights at the end of the run", ge=0.0, le=1.0)
-    epsilon: float = traced(1e-6, "added to every priority, so that none is lost", gt=0.0)
+    epsilon: float = traced(1e-6, "added to every priority, so that every window can be drawn", gt=0.0)
     fanout: Literal[2, 4, 8, 16, 32, 64] = static(8, "children per node of the sum tree")
-    sampling: Literal["stratified", "independent"] = static("stratified", "one draw per equal part, or free")
+    sampling: Literal["stratified", "independent"] = static(
+        "stratified", "stratified: one draw from each of N equal parts of the mass; else independent draws"
+    )
     kernel: Kernel = static("auto", "the sum tree's implementation; auto: compiled on CPU, else pure JAX")
 
 
 @struct.dataclass
 class Pending:
-    """Windows that have begun and are not complete: those of the last n - 1 steps."""
+    """Incomplete windows: those that start in the last n - 1 steps."""
 
     priority: Array  # [n - 1, B] priority^alpha given for them; 0: the highest when complete
     last: Array  # [n - 1, B] whether an episode ended there

@@ -5,10 +5,10 @@ Sequences start every `stride` steps and overlap when the stride is smaller than
 recurrent carry at each step travels in `extras`; the first one of a window starts the burn-in. Paper:
 Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning" (R2D2).
 
-episodes = "across": a sequence may run on into the copy's next episode; the agent resets its carry after
-`last`, exactly as acting did, and nothing is wasted when episodes are short. episodes = "within": only
-sequences of one episode are sampled; an episode shorter than the window is never seen, and as long as
-there is none that long every weight of a batch is zero.
+episodes = "across": a sequence may continue into the copy's next episode; the agent resets its carry after
+`last`, as during acting, and no data is lost when episodes are short. episodes = "within": only sequences of
+one episode are sampled; episodes shorter than the window are never sampled, and while there is no longer one
+all weights of a batch are zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Config(prioritised.Config):
 
     name: Literal["sequence"] = "sequence"  # type: ignore[assignment]
     stride: int = static(1, "steps between the starts of two sequences", ge=1)
-    episodes: Literal["across", "within"] = static("across", "may a sequence run into the next episode?")
+    episodes: Literal["across", "within"] = static(
+        "across", "across: a sequence may continue into the next episode; within: it may not"
+    )
 
 
 def make(config: Config, *, num_envs: int, unroll_length: int, window: int, batch_size: int) -> Replay:

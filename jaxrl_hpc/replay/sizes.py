@@ -17,14 +17,19 @@ class ReplayConfig(ComponentConfig):
         65_536, "transitions kept; rounded up to whole unrolls", per_shard="exact", ge=2, lt=2**31
     )
     min_size: int = static(1_000, "windows stored before learning starts", per_shard="rounded", ge=1)
-    store_next: StoreNext = static("auto", "next observations: in the row or by index")
+    store_next: StoreNext = static(
+        "auto", "next observations: always in the row, or by index; auto: by index if they are large"
+    )
     final_capacity: int = static(
-        0, "final observations kept when by index; 0: a sixteenth", per_shard="rounded", ge=0
+        0,
+        "final observations stored when by index; 0: a sixteenth of the capacity",
+        per_shard="rounded",
+        ge=0,
     )
 
     def with_cut_unrolls(self, window: int, unroll_length: int, num_envs: int, at_once: int = 1) -> Self:
-        """For unrolls that all end, `at_once` of them per add: each end needs a final observation, or the
-        oldest steps could not be drawn."""
+        """For unrolls that all end an episode, `at_once` of them per add: each end needs a final observation,
+        or the oldest steps could not be drawn."""
         if self.final_capacity:
             return self
         ends = -(-self.capacity // unroll_length) + self.capacity // 16

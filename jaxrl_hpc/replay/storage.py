@@ -1,4 +1,4 @@
-"""Where transitions lie: a ring of packed rows, and next observations without storing them twice.
+"""Storage of transitions: a ring of packed rows, and next observations that are not stored twice.
 
 One slot is one time step of all B copies. An unroll of T steps is one contiguous block, which never wraps
 because the number of slots is a multiple of T. Consecutive unrolls continue each other copy by copy.
@@ -9,7 +9,7 @@ step is the observation of the step after it, except
 - at an episode's end, where it is the observation before the reset: kept in a side ring of F rows;
 - at the newest step, whose successor has not been written: kept in `tail`, one row per copy.
 
-When the side ring comes round, a step whose final observation is overwritten cannot be sampled any more.
+When the side ring wraps around, a step whose final observation is overwritten can no longer be sampled.
 `add` reports the windows that this ends (`lost`), and `valid_from` is the first step after all of them.
 """
 
@@ -39,7 +39,7 @@ class StorageLayout(NamedTuple):
 
 @struct.dataclass
 class Memory:
-    """All that was stored."""
+    """The stored data."""
 
     ring: Ring  # lanes [slots, B, width]
     finals: Ring | None  # lanes [F, width] and "time" [F], "copy" [F] of the step each belongs to

@@ -75,7 +75,7 @@ def layout(capacity: int, fanout: int) -> TreeLayout:
 
 
 def clip(priority: Array) -> Array:
-    """Into the range of positive priorities; what is not a number becomes the smallest."""
+    """Clip to the range of positive priorities; NaN becomes the smallest."""
     inside = jnp.minimum(priority, MAX_PRIORITY)
     return jnp.where(priority >= MIN_PRIORITY, inside, MIN_PRIORITY).astype(jnp.float32)
 
@@ -240,10 +240,10 @@ def sample(
 
 
 def update(shape: TreeLayout, tree: Array, index: Array, priority: Array, revive: bool = False) -> Array:
-    """Sets priorities [N] at index [N]. Of equal indices the largest priority wins.
+    """Set priorities [N] at index [N]. Of equal indices the largest priority wins.
 
     Indices outside the tree are ignored, and so are empty leaves unless `revive`: an item that was
-    overwritten after it had been sampled does not come back. Priorities must be clipped or zero.
+    overwritten after it had been sampled is not revived. Priorities must be clipped or zero.
     """
     chex.assert_shape(tree, (shape.size,))
     chex.assert_rank(index, 1)

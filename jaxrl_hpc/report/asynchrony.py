@@ -1,4 +1,4 @@
-"""The report's section on runs whose actors and learners work apart: how old data is, who waits for whom."""
+"""The report's section on asynchronous runs: staleness of data and idle times."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     Chart("loss", "Loss", "lines", {"y": "Loss", "series": [...]})
 
-A chart's data names no colour but a place in the palette, so that the page's style sheet decides for light
-and dark. `run` marks what the reader can hide. Curves have two horizontal axes, steps and minutes.
+A chart's data has places in the palette instead of colours, so that the style sheet handles light and dark
+mode. `run` marks what the reader can hide. Curves have two horizontal axes, steps and minutes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jaxrl_hpc.report.style import title
 
 Kind = Literal["lines", "bars", "columns", "strip", "field", "points"]
 Places = dict[str, int]  # run -> place in the palette
-SEED_LINES = 32  # beyond that single seeds are only noise
+SEED_LINES = 32  # with more, single seeds are not drawn
 
 
 @dataclass
 class Chart:
-    """What to draw. `summary` is what a screen reader says."""
+    """A chart. `summary` is its text for screen readers."""
 
     id: str
     title: str
@@ -131,7 +131,7 @@ def strip_chart(identity: str, heading: str, unit: str, rows: Sequence[StripRow]
 
 
 def number(value: Any) -> float | None:
-    """Six digits are enough on a screen and halve the page; what is no number becomes null."""
+    """Round to six digits, which halves the size of the page; NaN becomes null."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""The report's section on several runs against each other: performance profiles, probability of improvement.
+"""The report's section that compares runs: performance profiles, probability of improvement.
 
 Within one environment the figures are final returns. Where the same agents ran in several environments they
 are also pooled: in each environment 0 is the worst seed of all and 1 the best.
@@ -19,7 +19,7 @@ from jaxrl_hpc.report.sections import Section, table_html
 from jaxrl_hpc.report.style import color_index, title, words
 
 THRESHOLDS = 101
-PAIRS = 15  # a table of more is not read
+PAIRS = 15  # longer tables are not read
 Figures = dict[str, list[np.ndarray]]  # name -> final figures in each environment
 
 
@@ -49,7 +49,7 @@ def comparison(runs: Sequence[RunData], places: Places) -> Section | None:
     left = len(lines) - PAIRS
     note += f" The first {PAIRS} of {len(lines)} pairs are listed." if left > 0 else ""
     html = table_html(columns, lines[:PAIRS], "Probability of improvement")
-    return Section("comparison", "Against each other", html, charts, note, "pair")
+    return Section("comparison", "Comparison", html, charts, note, "pair")
 
 
 def _profile(identity: str, where: str, unit: str, figures: Figures, places: Places) -> Chart:

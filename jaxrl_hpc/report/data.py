@@ -1,4 +1,4 @@
-"""A run directory as data: what plots, reports and notebooks are made from.
+"""A run directory as data for plots, reports and notebooks.
 
 run = load_run("runs/cartpole_dqn")
 run.summary["eval_return_score"]; run.table.to_pandas()
@@ -32,7 +32,7 @@ class SeedCurve(NamedTuple):
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything that is on disk about a run but its checkpoints."""
+    """All data of a run on disk except its checkpoints."""
 
     name: str
     path: Path
@@ -129,7 +129,7 @@ class RunData:
 
 
 def load_run(path: str | Path) -> RunData:
-    """UserError if it is not a run, or broken, or has not logged anything yet."""
+    """Load a run; UserError if it is not one, is damaged, or has not logged anything yet."""
     run = RunDirectory.existing(path)
     table = read_metrics(run.path)
     if not table.num_rows:
@@ -139,7 +139,7 @@ def load_run(path: str | Path) -> RunData:
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
-    """Runs with names that tell them apart: as much of the path as that needs."""
+    """Load runs and give them distinct names: as much of the path as needed."""
     runs = [load_run(path) for path in paths]
     resolved = [run.path.resolve() for run in runs]
     if len(set(resolved)) != len(resolved):

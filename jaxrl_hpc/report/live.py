@@ -1,7 +1,7 @@
-"""The report's section on runs that have not finished: how far they are, from the files that are there.
+"""The report's section on unfinished runs: their progress, from files.
 
-Progress comes from the metrics, the state of each rank from ranks/<n>.json (comm/watchdog.py). Nothing asks
-the job itself, so the page works from another machine that shares the folder.
+Progress comes from the metrics, the state of each rank from ranks/<n>.json (comm/watchdog.py). The job itself
+is not contacted, so the page works on any machine that shares the folder.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NOW = (
     "dropped_unrolls",
     "actors",
 )
-RANKS = 256  # listed; a job of thousands has a table that nobody reads
+RANKS = 256  # ranks listed; longer tables are not read
 
 
 class RankState(NamedTuple):
-    """What a rank last wrote."""
+    """The last heartbeat of a rank."""
 
     rank: int
     host: str
@@ -86,16 +86,30 @@ def _progress(run: RunData) -> Markup:
         '<progress max="1" value="{2:.4f}" aria-label="progress of {0}"></progress>'
         "<span>{3}</span><small>{4}</small></div>"
     ).format(run.name, state, share, text, values)
-    return html + (_ranks(states) if states else Markup(""))
+    return html + (_ranks(states, learners_of(run)) if states else Markup(""))
 
 
-def _ranks(states: Sequence[RankState]) -> Markup:
-    furthest = max(state.chunk for state in states)
+def learners_of(run: RunData) -> int:
+    """How many of the first ranks learn while the others act; 0 if all ranks have the same role."""
+    learners = run.setting("workflow", "learners")
+    return learners if isinstance(learners, int) else 0
+
+
+def behind(states: Sequence[RankState], learners: int) -> list[int]:
+    """How far each rank is behind the furthest one of its role: learners count chunks, actors unrolls."""
+    furthest: dict[bool, int] = {}
+    for state in states:
+        learns = state.rank < learners
+        furthest[learns] = max(furthest.get(learns, 0), state.chunk)
+    return [furthest[state.rank < learners] - state.chunk for state in states]
+
+
+def _ranks(states: Sequence[RankState], learners: int) -> Markup:
     lines = [
-        (None, [str(s.rank), s.host, s.phase, str(s.chunk), str(furthest - s.chunk), duration(s.age)])
-        for s in states[:RANKS]
+        (None, [str(s.rank), s.host, s.phase, str(s.chunk), str(late), f"{duration(s.age)} ago"])
+        for s, late in zip(states[:RANKS], behind(states, learners), strict=False)
     ]
-    columns = ["Rank", "Host", "Phase", "Chunk", "Chunks behind", "Last heard of"]
+    columns = ["Rank", "Host", "Phase", "Chunk or unroll" if learners else "Chunk", "Behind", "Last update"]
     listed = f"{len(lines)} of {len(states)} ranks" if len(states) > RANKS else f"{len(states)} ranks"
     html = table_html(columns, lines, "Ranks of the job")
     return Markup("<details open><summary>{}</summary>{}</details>").format(listed, html)

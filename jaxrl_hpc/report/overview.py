@@ -2,8 +2,8 @@
 
     write_overview("runs")
 
-Everything comes from files, also of jobs that are running: how far they are, their lag and queue depth, and
-how many ranks were heard of when. Nothing asks the jobs, and no server is needed.
+Everything is read from files, including those of running jobs: progress, lag, queue depth, and the last
+heartbeats of ranks. Jobs are not contacted, and no server is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from markupsafe import Markup
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.report.data import RunData, load_run
-from jaxrl_hpc.report.live import rank_states
+from jaxrl_hpc.report.live import behind, learners_of, rank_states
 from jaxrl_hpc.report.page import fill, write_page
 from jaxrl_hpc.report.sections import number
 from jaxrl_hpc.report.style import words
@@ -31,7 +31,7 @@ WIDTH, HEIGHT = 120, 28
 
 @dataclass(frozen=True)
 class Line:
-    """One run as the page shows it; sort keys stand beside texts that do not sort as they read."""
+    """A row of the page, with sort keys for texts that do not sort alphabetically."""
 
     name: str
     link: str  # the run's own page, relative to this one; empty if there is none
@@ -70,7 +70,7 @@ def line_of(entry: RunEntry, root: Path) -> Line:
     try:
         run: RunData | None = load_run(path)
     except UserError:
-        run = None  # nothing logged yet, or damaged: the line says what is known
+        run = None  # nothing logged yet, or damaged: show what is known
     steps, total = entry.env_steps or 0, entry.total_env_steps or 0
     if run is not None and entry.state != "finished" and len(clock := run.clock()):
         steps = max(steps, int(clock[-1, 0]))
@@ -114,17 +114,16 @@ def sparkline(run: RunData) -> Markup:
 
 
 def _live(run: RunData) -> str:
-    """lag 1.2 · queue 3 · 4 ranks, last heard of 2 s ago"""
+    """lag 1.2 · queue 3 · 4 ranks, last update 2 s ago"""
     parts = []
     for column, word in (("lag_mean", "lag"), ("queue_depth", "queue")):
         curves = run.seed_curves("train", column)
         if curves:
             parts.append(f"{word} {np.mean([one.values[-1] for one in curves]):.3g}")
     if states := rank_states(run.path / "ranks"):
-        behind = max(s.chunk for s in states) - min(s.chunk for s in states)
         late = max(states, key=lambda state: state.age)
-        parts.append(f"{len(states)} ranks, at most {behind} chunks apart")
-        parts.append(f"rank {late.rank} last heard of {duration(late.age)} ago")
+        parts.append(f"{len(states)} ranks, at most {max(behind(states, learners_of(run)))} chunks apart")
+        parts.append(f"rank {late.rank} last updated {duration(late.age)} ago")
     return " · ".join(parts)
 
 
@@ -135,7 +134,7 @@ def _sweep(path: Path, root: Path) -> tuple[str, str]:
 
 
 def is_folder_of_runs(folders: Sequence[Path]) -> bool:
-    """One folder that is itself neither a run nor a sweep."""
+    """Whether this is one folder that is neither a run nor a sweep."""
     return (
         len(folders) == 1
         and folders[0].is_dir()

@@ -3,7 +3,7 @@
     write_report(["runs/a", "runs/b"], "comparison.html")
 
 The page holds its data and the script that draws it as SVG (templates/charts.js.j2); a content security
-policy keeps it from fetching anything. What it shows is the list of sections in `sections.py`.
+policy keeps it from fetching anything. Its contents are the list of sections in `sections.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def write_report(
     reload_seconds: int = 0,
     base_of: Callable[[RunData], tuple[str, dict[str, Any]] | None] = lambda run: None,
 ) -> Path:
-    """Make the page; UserError if a directory is no run with metrics. `base_of` finds a run's config file."""
+    """Make the page; UserError if a directory is not a run with metrics. `base_of` finds a run's config
+    file."""
     if not run_dirs:
         raise UserError("a report needs at least one run directory")
     runs = [replace(run, base=base_of(run)) for run in load_runs(run_dirs)]
@@ -70,7 +71,7 @@ def _places(runs: Sequence[RunData]) -> list[int]:
 def render_page(
     title: str, subtitle: str, places: Places, sections: Sequence[Section], reload_seconds: int = 0
 ) -> str:
-    """`places` are those of the runs that the reader can show and hide; a running job's page reloads."""
+    """`places` are those of the runs that the reader can show and hide; the page of a running job reloads."""
     return fill(
         "report.html.j2",
         title=title,
@@ -84,7 +85,7 @@ def render_page(
 
 
 def fill(template: str, **values: Any) -> str:
-    """A template of the package, with what every page has."""
+    """Render a template with the parts that every page has."""
     environment = Environment(loader=PackageLoader("jaxrl_hpc.report"), autoescape=True, trim_blocks=True)
     now = datetime.datetime.now().astimezone()
     return environment.get_template(template).render(

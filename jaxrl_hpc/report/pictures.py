@@ -1,4 +1,4 @@
-"""The report's section of pictures: what a run left in plots/, and its episode with a slider."""
+"""The report's section of pictures: those in plots/, and the episode with a slider."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAMES = 48  # of an episode on a page: smooth enough, and small
 
 
 def pictures(runs: Sequence[RunData], places: Places) -> Section | None:
-    """All but the learning curve, which is on the page to be explored."""
+    """All pictures but the learning curve, which the page shows as an interactive chart."""
     html = Markup("")
     for run in runs:
         folder = run.path / "plots"

@@ -39,7 +39,7 @@ def write_plots(run_dir: str | Path, summary: dict[str, Any] | None = None) -> l
 
 
 def main_metric(runs: Sequence[RunData]) -> tuple[str, str]:
-    """What to judge runs by: the evaluation return if all have it, else that of training episodes."""
+    """The metric to compare runs by: the evaluation return if all have it, else that of training episodes."""
     for kind, column in (("eval", "eval_return"), ("train", "episode_return")):
         if all(column in run.columns(kind) for run in runs):
             return kind, column
@@ -71,7 +71,7 @@ def learning_curves(runs: Sequence[RunData], kind: str, column: str) -> Figure:
 
 
 def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: bool) -> Figure:
-    """One panel per run, against steps; with a `shared` scale the other runs are there in grey."""
+    """One panel per run, against steps; with a `shared` scale the other runs are drawn in grey."""
     columns = min(3, len(runs)) if len(runs) != 4 else 2
     rows = -(-len(runs) // columns)
     with matplotlib.rc_context(MATPLOTLIB):
@@ -98,7 +98,7 @@ def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: boo
 
 
 def _head(figure: Figure, runs: Sequence[RunData]) -> None:
-    """What is drawn on the left, what lines and bands are on the right; a long title gets shorter."""
+    """Title on the left, legend of lines and bands on the right; a long title is shortened."""
     remark = spread_note([len(run.seeds) for run in runs])
     text = heading(runs)
     if len(text) + 0.8 * len(remark) > 95:
@@ -108,7 +108,7 @@ def _head(figure: Figure, runs: Sequence[RunData]) -> None:
 
 
 def horizontal_axis(panel: Axes, axis: str) -> None:
-    """Label, ticks and scale of steps or time, by what is drawn: seconds up to three minutes."""
+    """Label, ticks and scale for steps or time, depending on the data: seconds up to three minutes."""
     drawn = [np.asarray(line.get_xdata(), np.float64) for line in panel.get_lines()]
     starts, ends = ([float(x[place]) for x in drawn if len(x)] for place in (0, -1))
     panel.set_xlabel(title(axis))
@@ -133,13 +133,13 @@ def legend_below(figure: Figure, panel: Axes) -> None:
 
 
 def note(figure: Figure, text: str) -> None:
-    """What lines and bands are, small, at the top right corner."""
+    """A small note at the top right, for the meaning of lines and bands."""
     if text:
         figure.text(0.995, 0.985, text, ha="right", va="top", fontsize=8.5, color=MUTED)
 
 
 def spread_note(seeds: Sequence[int]) -> str:
-    """What line and band of curves with these numbers of seeds are."""
+    """The meaning of line and band for curves with these numbers of seeds."""
     kinds = {"many" if count >= FEW else "few" if count > 1 else "one" for count in seeds}
     texts = {
         "many": "IQM and 95 % interval over seeds",
@@ -154,8 +154,8 @@ def draw_curve(
 ) -> None:
     """One run: its score, the interval or range as a band, seeds as thin lines. Time is in minutes.
 
-    Seeds are scored at equal steps; against time a point is where the seeds are on average, so that seeds
-    of different speed, one process each, still give one curve.
+    Seeds are scored at equal steps; against time a point is at the mean time of the seeds, so that seeds of
+    different speed, one process each, still give one curve.
     """
     curve = run.curve(kind, column)
     if curve is None:

@@ -43,7 +43,7 @@ class Section:
 
 
 def sections_of(runs: Sequence[RunData], places: Places) -> list[Section]:
-    """What a page shows, from the result to the details."""
+    """The sections of a page, from results to details."""
     from jaxrl_hpc.report.asynchrony import asynchrony
     from jaxrl_hpc.report.comparison import comparison
     from jaxrl_hpc.report.live import live
@@ -57,7 +57,7 @@ def sections_of(runs: Sequence[RunData], places: Places) -> list[Section]:
 
 
 def headline(runs: Sequence[RunData], places: Places) -> Section | None:
-    """The figures of a single run that people look for first."""
+    """The main results of a single run."""
     if len(runs) > 1 or not runs[0].summary:
         return None
     s = runs[0].summary
@@ -77,7 +77,7 @@ def headline(runs: Sequence[RunData], places: Places) -> Section | None:
 
 
 def tile_row(tiles: Sequence[tuple[str, str, str]]) -> Markup:
-    """Large figures: what it is, the figure, a remark."""
+    """Tiles: name, value, remark."""
     html = Markup("").join(
         Markup('<div class="tile card"><span>{}</span><b>{}</b><small>{}</small></div>').format(*tile)
         for tile in tiles
@@ -109,7 +109,7 @@ def learning(runs: Sequence[RunData], places: Places) -> Section | None:
 
 
 def curve_note(runs: Sequence[RunData]) -> str:
-    """What lines and bands are, for the numbers of seeds that are there."""
+    """The meaning of lines and bands, for the numbers of seeds shown."""
     counts = {len(run.seeds) for run in runs}
     texts = []
     if any(n >= FEW for n in counts):
@@ -134,9 +134,7 @@ def final_scores(runs: Sequence[RunData], places: Places) -> Section | None:
             charts.append(strip_chart(f"final-{position}", heading, title("eval_return"), rows))
     if not charts:
         return None
-    note = (
-        f"Points: seeds. Bar and tick: 95 % interval and IQM; of fewer than {FEW} seeds their range and mean."
-    )
+    note = f"Points: seeds. Bar and tick: 95 % interval and IQM; range and mean for fewer than {FEW} seeds."
     return Section("scores", "Final evaluation", charts=charts, note=note, layout="pair")
 
 
@@ -156,7 +154,7 @@ def other_metrics(runs: Sequence[RunData], places: Places) -> Section | None:
 
 
 def throughput(runs: Sequence[RunData], places: Places) -> Section | None:
-    """Rates of finished runs, and where the time went if the run was profiled."""
+    """Rates of finished runs, and the time by phase if the run was profiled."""
     done = [run for run in runs if run.summary]
     charts = []
     if len(done) > 1:
@@ -187,7 +185,7 @@ def time_split(runs: Sequence[RunData]) -> Chart | None:
 
 
 def final_table(runs: Sequence[RunData], places: Places) -> Section | None:
-    """What summary.json says, a line per run, best return first within an environment."""
+    """The summaries of runs, one row each, best return first within an environment."""
     if len(runs) == 1 and not runs[0].summary:
         return None
     columns = [
@@ -223,7 +221,7 @@ def final_table(runs: Sequence[RunData], places: Places) -> Section | None:
             for c, cell in zip(columns[1:], cells, strict=True)
         )
         body += Markup("<tr>{}{}</tr>").format(swatch(run.name, places[run.name]), line)
-    note = f"Of {FEW} seeds or more the IQM and its 95 % interval, of fewer the mean and the range."
+    note = f"IQM and 95 % interval; mean and range for fewer than {FEW} seeds."
     return Section("final", "Summary", table(head, body, "Summary of the runs"), note=note)
 
 
@@ -251,11 +249,13 @@ def _one_configuration(run: RunData, flat: dict[str, Any], keys: Sequence[str]) 
         name, usual = base
         changed = {key for key in keys if key in usual and usual[key] != flat[key] and key != "run.name"}
         note = (
-            f"Marked: what differs from the config {name}." if changed else f"The config {name}, unchanged."
+            f"Marked: settings that differ from the config {name}."
+            if changed
+            else f"The config {name}, unchanged."
         )
         html += command_html("The command", train_command(name, flat, sorted(changed)))
     html += command_html(
-        "The same run again, with the same bits",
+        "Repeat this run bit for bit",
         f"jaxrl-hpc train {run.path}/config.yaml --run-dir {run.path}_again",
     )
     body = Markup("")
@@ -307,7 +307,7 @@ def _rows(
 
 
 def table(head: Markup, body: Markup, label: str, css: str = "") -> Markup:
-    """A table in a frame of its own that scrolls, with shadows where there is more."""
+    """A table in a scrollable frame, with shadows where it continues."""
     top = Markup("<thead><tr>{}</tr></thead>").format(head) if head else Markup("")
     return Markup(
         '<div class="card scroll" tabindex="0" role="region" aria-label="{}">'

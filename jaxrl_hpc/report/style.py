@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# told apart on white and on dark, also by colour-blind readers as far as eight colours allow
+# distinguishable on white and on dark, and for colour-blind readers as far as eight colours allow
 PALETTE = ("#2f6fdf", "#d9660a", "#0f8f6d", "#a845c0", "#d0303f", "#1690b2", "#8f7314", "#6a5acd")
 DARK_PALETTE = ("#74a5ff", "#ff9d4d", "#3fcf9f", "#d48ae6", "#ff7b86", "#5ccbe6", "#d3b34a", "#a99cf5")
 INK, MUTED, LINE, GRID = "#1b2130", "#5b6270", "#b8bec9", "#e7eaf0"
-REFERENCE = "#7b8494"  # lines that are not results: targets, other controllers
+REFERENCE = "#7b8494"  # reference lines: targets, other controllers
 
 # families of agents, in the order of the palette
 FAMILIES = ("dqn", "ppo", "a2c", "td3", "ddpg", "apex", "recurrent_dqn", "dyna_q")
@@ -133,11 +133,11 @@ def legend_under(panel: Any, columns: int = 1, below: float = 0.2) -> None:
 
 
 def words(identifier: str) -> str:
-    """An identifier as people write it: a2c_vtrace -> A2C + V-trace, parameter_server -> parameter server."""
+    """An identifier in words: a2c_vtrace -> A2C + V-trace, parameter_server -> parameter server."""
     if identifier in PHRASES:
         return PHRASES[identifier]
     if not re.fullmatch(r"[a-z0-9_]+", identifier):
-        return identifier  # CartPole-v1, module:attribute, names that people chose
+        return identifier  # CartPole-v1, module:attribute, names given by users
     text = identifier
     for phrase in ("a2c_vtrace", "dyna_q", "recurrent_dqn"):
         text = re.sub(rf"(^|_){phrase}(?=_|$)", rf"\1<{phrase}>", text)
@@ -146,7 +146,7 @@ def words(identifier: str) -> str:
 
 
 def title(column: str) -> str:
-    """A metric's name for people, with its unit where it has one."""
+    """A metric's name in words, with its unit where it has one."""
     if column in TITLES:
         return TITLES[column]
     text = words(column.removeprefix("eval_").replace("/", "_").replace("__", "_"))

@@ -1,22 +1,22 @@
-"""The directory of a run and who may write to it.
+"""The directory of a run, and its lock.
 
 runs/<name>/  .jaxrl-hpc-run  the marker: this is a run directory, see files.py
               config.yaml     the effective config
               metrics/        Parquet, see metrics/parquet.py
               tensorboard/    event files
-              tracking/       how far trackers were told, see metrics/trackers.py
+              tracking/       last step logged to each tracker, see metrics/trackers.py
               trace.json      of a run with run.profile, see metrics/trace.py
               checkpoints/    see checkpoint/checkpointer.py
-              progress.json   how far the newest checkpoint is
+              progress.json   progress at the newest checkpoint
               summary.json    the result; keys in SUMMARY_KEYS are stable
               plots/  report.html
-              run.lock        who is writing
-              ranks/          what each rank of a job last said, see comm/watchdog.py
+              run.lock        the process that is writing
+              ranks/          last heartbeat of each rank, see comm/watchdog.py
 
 run = RunDirectory.open("runs/cartpole", resume=False)
 with run.lock(): …
 
-What an overwritten run was is moved to runs/.trash/<name>. New kinds of files are entered in files.KNOWN.
+Overwritten runs are moved to runs/.trash/<name>. Add new kinds of files to files.KNOWN.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class RunDirectory:
         return run
 
     def check_openable(self, resume: bool, overwrite: bool) -> bool:
-        """UserError if training may not begin here -> whether nothing of a run is there yet."""
+        """UserError if training must not start here -> whether the directory has no files of a run yet."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file: choose another --run-dir")
         names = [p.name for p in self.path.iterdir()] if self.path.is_dir() else []
-        # what a run that broke while it was being built leaves behind counts as nothing
+        # leftovers of a run that failed while being built are ignored
         new = all(name in ("run.lock", "ranks", files.MARKER) for name in names)
         if not new:
             self._check_contents(resume, overwrite)
@@ -111,7 +111,7 @@ class RunDirectory:
             raise UserError(f"{self.path} is not empty and not a run: choose another --run-dir")
         elif left := [n for n in files.known_files(self.path) if not files.LIVE.fullmatch(n)]:
             raise UserError(
-                f"{self.path} holds files of a run ({left[0]}) but no config.yaml: put that back, or move "
+                f"{self.path} holds files of a run ({left[0]}) but no config.yaml: restore it, or move "
                 "the files aside with --overwrite"
             )
 
@@ -130,7 +130,7 @@ class RunDirectory:
         return RunLock(self.path / "run.lock")
 
     def move_aside(self) -> Path | None:
-        """Move what an earlier run left to the trash -> where to. Under the lock, which stays."""
+        """Move the files of an earlier run to the trash -> the new folder. Keeps the lock."""
         return files.move_aside(self.path)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -143,15 +143,15 @@ class RunDirectory:
         return config
 
     def write_progress(self, progress: Mapping[str, Any]) -> None:
-        """How far the newest checkpoint is, for `jaxrl-hpc runs`."""
+        """Record the progress of the newest checkpoint, for `jaxrl-hpc runs`."""
         self._write(self.progress_path, json.dumps(_jsonable(progress)) + "\n")
 
     def begin_first_save(self) -> None:
-        """From here on files may be found that no committed checkpoint needs."""
+        """Mark that files may exist which no committed checkpoint needs."""
         self._write(self.checkpoints / files.FIRST_SAVE, "No checkpoint has been completed yet.\n")
 
     def end_first_save(self) -> None:
-        """There is a checkpoint: a run without a readable one has been damaged."""
+        """Mark that there is a checkpoint: without a readable one the run is damaged."""
         path = self.checkpoints / files.FIRST_SAVE
         try:
             path.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ class RunDirectory:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace summary.json as a whole; not-a-number becomes null."""
+        """Replace summary.json atomically; NaN becomes null."""
         missing = [key for key in SUMMARY_KEYS if key not in summary]
         if missing:
             raise ValueError(f"the summary lacks {', '.join(missing)}")
@@ -190,7 +190,7 @@ class RunDirectory:
 
 
 def _plausible(key: str, value: Any) -> bool:
-    """Whether a value of a summary is of its kind; not-a-number was written as null."""
+    """Whether a value of a summary has the right type; NaN was written as null."""
     if value is None:
         return True
     if key in SUMMARY_TEXTS:

@@ -1,7 +1,7 @@
 """Which files belong to a run directory, and how they are moved aside or deleted.
 
-A run directory carries a marker file. Only files that a run is known to write are ever moved or deleted, and
-only where the marker is. Links are not followed, and files of other origin stay where they are.
+A run directory carries a marker file. Only files that a run is known to write are moved or deleted, and only
+if the marker exists. Links are not followed, and other files stay in place.
 
 An overwritten run is moved to `<parent>/.trash/<name>`; the last one of each name is kept there.
 """
@@ -21,7 +21,7 @@ MARKER = ".jaxrl-hpc-run"
 TRASH = ".trash"
 FIRST_SAVE = "first-save"  # in checkpoints/: no checkpoint has been committed yet, see Trainer.save
 
-# what the process that holds the run needs while it moves the rest aside
+# needed by the process that holds the run while it moves the rest aside
 LIVE = re.compile(rf"{re.escape(MARKER)}|run\.lock|ranks/\d+(\.\d+)?\.(json|tmp)")
 KNOWN = re.compile(
     r"(config\.yaml|actors\.json|summary\.json|progress\.json|trace\.json|report\.html|planning\.csv"
@@ -45,12 +45,12 @@ FOLDERS = re.compile(
 
 
 class Emptied(NamedTuple):
-    """What emptying a trash folder did."""
+    """Result of emptying a trash folder."""
 
     runs: list[str]
     files: int
     bytes: int
-    left: list[Path]  # of other origin: not deleted
+    left: list[Path]  # not written by a run: not deleted
 
 
 def is_marked(path: Path) -> bool:
@@ -83,7 +83,8 @@ def check_may_overwrite(path: Path) -> None:
 def move_aside(path: Path) -> Path | None:
     """Move a run's files to the trash beside it; the caller holds its lock. None if there were none.
 
-    config.yaml goes first: while it is there, the run is whole. An interrupted move is continued by the next.
+    config.yaml is moved first: while it exists, the run is complete. The next move continues an interrupted
+    one.
     """
     path = Path(os.path.abspath(path))
     check_may_overwrite(path)

@@ -34,9 +34,7 @@ class RunEntry(NamedTuple):
 
 def listing(folder: str | Path) -> list[RunEntry]:
     """All runs in a folder and below it, newest first. Trials of sweeps are not listed with other runs."""
-    root = Path(folder)
-    if not root.is_dir():
-        raise UserError(f"there is no folder {folder}")
+    root = _there(folder)
     return sorted((_entry(path) for path in _runs(root)), key=lambda entry: entry.age_seconds)
 
 
@@ -48,11 +46,19 @@ def sweeps_in(folder: str | Path) -> list[Path]:
 
 def trash_folders(folder: str | Path) -> list[Path]:
     """The trash of a folder and of those below it."""
-    root = Path(folder)
-    if not root.is_dir():
-        raise UserError(f"there is no folder {folder}")
+    root = _there(folder)
     found = (path / TRASH for path in _folders(root))
     return [trash for trash in found if trash.is_dir() and not trash.is_symlink()]
+
+
+def _there(folder: str | Path) -> Path:
+    root = Path(folder)
+    if not root.is_dir():
+        raise UserError(
+            f"there is no folder {folder}: training makes one in the working directory; "
+            "jaxrl-hpc runs FOLDER looks elsewhere"
+        )
+    return root
 
 
 def _folders(root: Path) -> Iterator[Path]:
@@ -110,7 +116,7 @@ def _entry(path: Path) -> RunEntry:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bool]:
-    """A small file's content, and whether it could be read; one that is not there is fine."""
+    """A small file's content, and whether it could be read; a missing file is no error."""
     try:
         text = path.read_text()
         content = json.loads(text) if path.suffix == ".json" else yaml.load(text, LOADER)

@@ -1,9 +1,9 @@
 """One writer per run directory.
 
-The kernel's file lock decides among processes of one machine, and vanishes with its holder however
-that dies. File systems shared by machines do not always pass such locks on, so the holder also
-writes its host, process and job into the file and touches it now and then: a lock from another host
-counts while it is fresh, unless it belongs to an earlier start of the same batch job.
+The kernel's file lock decides among processes of one machine, and is released when its holder dies. Network
+file systems do not always support such locks, so the holder also writes its host, process and job into the
+file and touches it periodically: a lock from another host is valid while it is fresh, unless it belongs to an
+earlier start of the same batch job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         try:
-            # a link is not followed: what it leads to would be truncated
+            # a link is not followed: its target would be truncated
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             what = "it is a link" if self.path.is_symlink() else error.strerror
@@ -61,7 +61,7 @@ class RunLock:
         assert self._handle is not None and self._heart is not None
         self._stop.set()
         self._heart.join()
-        os.ftruncate(self._handle, 0)  # not deleted: another may have opened it to wait for us
+        os.ftruncate(self._handle, 0)  # not deleted: another process may have opened it to wait for us
         os.close(self._handle)
         self._handle = None
 
@@ -93,7 +93,7 @@ class RunLock:
 
 
 def holder_of(path: Path) -> str | None:
-    """Who holds a lock, for people; None if nobody does, or nobody that still lives."""
+    """Description of the holder of a lock; None if there is none, or it is dead."""
     try:
         holder = _parse(path.read_bytes())
         age = time.time() - path.stat().st_mtime

@@ -1,7 +1,7 @@
-"""Names for runs that were given none: cartpole_dqn, then cartpole_dqn-2, …
+"""Names for unnamed runs: cartpole_dqn, then cartpole_dqn-2, …
 
-Only for one process that somebody starts by hand. The ranks of a job must agree on one folder, and a batch
-job that starts again must find its own.
+Only for a single process started by hand. The ranks of a job must agree on one folder, and a restarted batch
+job must find its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def claim_folder(parent: Path, name: str) -> Path:
 
 
 def release_folder(path: Path) -> None:
-    """Remove a claimed folder again if no run has begun in it."""
+    """Remove a claimed folder if no run has started in it."""
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     if names <= {files.MARKER, "run.lock"} and not path.is_symlink():
         for name in names:

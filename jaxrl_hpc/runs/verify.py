@@ -2,8 +2,8 @@
 
     for verdict in verify_run("runs/cartpole_dqn"): …         # newest first
 
-A checkpoint of a run on many ranks is good if what is shared, all its parts and, where there are any, all
-actors' snapshots of its step are.
+A checkpoint of a run on many ranks is good if its shared part, all its other parts and the actors' snapshots
+of its step, if any, are good.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CheckpointVerdict(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """A manifest in a folder, and what is wrong with it or its files."""
+    """A manifest in a folder, and problems of it or its files."""
 
     manifest: Manifest | None
     problem: str | None
@@ -72,7 +72,7 @@ def verify_run(path: str | Path) -> list[CheckpointVerdict]:
 def refuse_unreadable(run: RunDirectory) -> None:
     """UserError if a run without a readable checkpoint has saved anything: it must not start from scratch."""
     if (run.checkpoints / FIRST_SAVE).exists():
-        return  # killed during its first save: nothing that is there was ever committed
+        return  # killed during its first save: nothing has been committed
     problems: list[str] = []
     for folder in folders_of(run.checkpoints):
         numbers = sequences(folder)
@@ -89,13 +89,13 @@ def refuse_unreadable(run: RunDirectory) -> None:
     if problems:
         raise UserError(
             f"{run.path} cannot be resumed, because no checkpoint can be read: {'; '.join(problems)}. "
-            f"Nothing was changed. Put the files back and look with jaxrl-hpc verify {run.path}, or begin "
+            f"Nothing was changed. Put the files back and check with jaxrl-hpc verify {run.path}, or start "
             "again with --overwrite, which moves the run to .trash"
         )
 
 
 def _verify(folder: Path) -> list[_Stored]:
-    """All manifests of a folder, oldest first. What is deleted meanwhile by a running process is left out."""
+    """All manifests of a folder, oldest first, except those that a running process deletes meanwhile."""
     known: dict[tuple[Any, ...], str | None] = {}  # checkpoints share pieces
     found = []
     for sequence in sequences(folder):

@@ -16,7 +16,7 @@ Hypers = dict[str, dict[str, float]]  # section -> traced hyperparameter -> valu
 
 
 class Parts(NamedTuple):
-    """What a run is made of."""
+    """The components of a run."""
 
     env: Env
     agent: Agent
@@ -29,7 +29,7 @@ def _make(section: str, config: ComponentConfig, *args: Any, **kwargs: Any) -> A
 
 
 def build(config: Config) -> Parts:
-    """Make every component, and check that they fit each other."""
+    """Make all components, and check that they fit together."""
     flow, name = config.workflow, config.agent.name
     resources = flow.resources()
     shards = resources.shards
@@ -37,7 +37,7 @@ def build(config: Config) -> Parts:
     env: Env = _make("env", config.env)
     if env.host.recorded is not None and flow.acts:
         raise UserError(
-            f"workflow: env {config.env.name!r} is recorded data that nobody can act in: use "
+            f"workflow: env {config.env.name!r} is recorded data, in which no agent can act: use "
             "workflow.name=offline without online_after"
         )
     if config.run.step_seconds:
@@ -80,17 +80,17 @@ def build(config: Config) -> Parts:
 
 
 def check_schedules(config: Config) -> None:
-    """Refuse schedules where nothing arrives in an order of its own."""
+    """Refuse schedules for workflows whose order is fixed."""
     wanted = {"record_schedule": config.run.record_schedule, "replay_schedule": config.run.replay_schedule}
     asked = [f"run.{name}" for name, value in wanted.items() if value]
     if asked and not config.workflow.has_schedules:
         raise UserError(
-            f"{', '.join(asked)}: workflow {config.workflow.name!r} always does things in the same order and "
+            f"{', '.join(asked)}: workflow {config.workflow.name!r} always runs in the same order and "
             "has no schedule; leave it out, or use a workflow with actors or workers"
         )
 
 
 def hypers_of(config: Config) -> Hypers:
-    """The traced hyperparameters of all sections, as they stand in the config."""
+    """The traced hyperparameters of all sections, with the values of the config."""
     sections: dict[str, ComponentConfig | None] = {"agent": config.agent, "replay": config.replay}
     return {name: traced_values(part) for name, part in sections.items() if part is not None}

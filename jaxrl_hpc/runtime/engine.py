@@ -1,10 +1,10 @@
-"""What connects the processes of a `sharded` run: MPI (mpi4jax), or JAX itself.
+"""The engine that connects the processes of a `sharded` run: MPI (mpi4jax), or JAX itself.
 
     auto:   jax   if processes see GPUs, have several devices each, or have no mpi4jax
             mpi   otherwise: on CPUs it is the faster one
 
-A fixed rule of config and machine, never timed. The choice is written into the run's config, and a resumed
-run with `auto` keeps it where it can.
+A fixed rule of config and machine, without timing. The choice is written into the run's config, and a resumed
+run with `auto` keeps it where possible.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def settle(config: Config, ranks: Ranks, recorded: Engine = "auto") -> Config:
         except UserError:
             if resources.engine != "auto":
                 raise
-            mine = choose("auto", *facts)  # what was recorded cannot be kept
+            mine = choose("auto", *facts)  # the recorded engine cannot be kept
         engine = ranks.share(mine)
     return config.model_copy(update={"workflow": config.workflow.model_copy(update={"engine": engine})})
 
@@ -111,8 +111,8 @@ def own_gpus(
 ) -> list[int] | None:
     """Which of the visible GPUs belong to this process; None: all of them.
 
-    With --gpus-per-task the launcher has shared them out, and every process sees only its own. Otherwise the
-    processes of a node see all of them, and take equal parts in order.
+    With --gpus-per-task every process sees only its own. Otherwise the processes of a node see all of them,
+    and take equal parts in order.
     """
     shared_out = "SLURM_GPUS_PER_TASK" in environment or len(visible) < local_size
     if local_size == 1 or shared_out:

@@ -1,4 +1,4 @@
-"""Pictures of a finished run: its learning curve, and what an environment draws of an episode of its own."""
+"""Pictures of a finished run: its learning curve, and an environment's own drawing of an episode."""
 
 from __future__ import annotations
 

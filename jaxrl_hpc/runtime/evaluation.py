@@ -1,6 +1,6 @@
 """Evaluate a run directory: rebuild it from its config, load its newest checkpoint, play.
 
-The environment may be another one than the run was trained on, as long as it looks the same to the agent.
+The environment may differ from the training environment if it has the same shapes and bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxrl_hpc.user_code import check_trusted
 
 
 def check_looks_alike(trained: EnvSpec, other: EnvSpec) -> None:
-    """An agent sees an environment through shapes and bounds; those must be the ones it was made for."""
+    """Check that an environment has the shapes and bounds that the agent was made for."""
     for field, word in (
         ("obs_shape", "observations"),
         ("num_actions", "actions"),
@@ -35,7 +35,8 @@ def check_looks_alike(trained: EnvSpec, other: EnvSpec) -> None:
         if ours != theirs:
             raise UserError(
                 f"env: the agent was trained for {word} of {trained.name!r} ({field} {ours}), but those "
-                f"of {other.name!r} are different ({field} {theirs}); evaluate where things look the same"
+                f"of {other.name!r} are different ({field} {theirs}); use an environment with the same "
+                "shapes and bounds"
             )
 
 
@@ -49,8 +50,7 @@ def other_env(config: configs.Config, overrides: Sequence[str]) -> tuple[configs
         if text.startswith("env.name="):  # another environment has other settings: start from its defaults
             data["env"] = {"name": data["env"]["name"]}
     changed = configs.from_dict(data)
-    env_config: Any = changed.env
-    return changed, find("env", env_config.name).make(env_config)
+    return changed, find("env", changed.env.name).make(changed.env)
 
 
 def load_run(
@@ -58,7 +58,7 @@ def load_run(
 ) -> tuple[configs.Config, SeedRunner]:
     """A run's parts with the states of its newest good checkpoint. Nothing is compiled but evaluation.
 
-    `trust`: import the code that the run's config names, also if this user did not train it.
+    `trust`: import the code that the run's config names, even if this user did not train it.
     """
     run = RunDirectory.existing(run_dir)
     data = run.read_config()
@@ -71,7 +71,9 @@ def load_run(
     if overrides:
         config, env = other_env(config, overrides)
         check_looks_alike(parts.env.spec, env.spec)
-        parts = parts._replace(env=env)  # the workflow keeps the old one: it says what a checkpoint holds
+        parts = parts._replace(
+            env=env
+        )  # the workflow keeps the old one, which defines the contents of a checkpoint
     runner = make_runner(config, parts, lanes, episodes)
     check_memory(config, runner, training=False)
     shapes = [runner.state_shape()] * len(runner.groups)

@@ -1,4 +1,4 @@
-"""What this host offers to a process, and whether a config asks for more. Nothing here needs JAX."""
+"""Resources of this host, and whether a config exceeds them. Nothing here needs JAX."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def available_cores() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take: free memory, and the cgroup's limit if lower."""
+    """Bytes that this process can still allocate: free memory, or the cgroup's limit if lower."""
     free = psutil.virtual_memory().available
     for path in memory_limit_files():
         try:
@@ -53,8 +53,8 @@ def memory_limit_files(groups: Path = Path("/proc/self/cgroup"), root: Path = CG
 
 
 def check_least_memory(config: Config) -> None:
-    """Refuse early what cannot fit into one process, whatever the environment is and even if accelerators
-    have some times the memory of this host; `memory.check_memory` knows all shapes and devices.
+    """Refuse early what cannot fit into one process in any environment, even if accelerators have several
+    times the memory of this host; `memory.check_memory` uses all shapes and devices.
 
     A stored step takes at least an observation, an action, a reward and how it ended; a weight is kept with
     two moments of Adam.

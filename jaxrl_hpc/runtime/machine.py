@@ -1,8 +1,8 @@
-"""Setting up the machine for a run, before JAX looks at it.
+"""Sets up threads and devices for a run, before JAX starts.
 
-On a CPU one XLA thread per run is fastest for small networks, and several runs at once each want a
-thread of their own. One host device per core, with a pool of as many threads, gives that inside one
-process: programs on different devices run at the same time and do not share work.
+On a CPU one XLA thread per run is fastest for small networks, and each of several runs needs its own thread.
+One host device per core, with a pool of as many threads, provides this inside one process: programs on
+different devices run at the same time and do not share work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxrl_hpc.runtime.host import available_cores
 ROUND_TWICE = "--xla_cpu_max_isa=AVX"
 # XLA's default is 256 bits; activations of PPO take a tenth less with 512 where the processor has them
 WIDE_VECTORS = "--xla_cpu_prefer_vector_width=512"
-# from about this width on a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
+# from about this width a second thread speeds up a single run; `jaxrl-hpc bench threads` measures it
 WIDE_LAYER = 256
 
 
@@ -38,7 +38,7 @@ def executors_for(config: Config, lanes: int) -> int:
 def prepare(config: Config, lanes: int) -> str:
     """Set threads, devices and the compilation cache. Has no effect on devices already in use.
 
-    Returns what a user should know about that; mostly nothing.
+    Returns a note for the user, usually empty.
     """
     resources = config.workflow.resources()
     executors = 1 if config.run.seeds_mode == "vmap" else executors_for(config, lanes)
@@ -81,7 +81,7 @@ def add_xla_flag(flag: str) -> None:
 def choose_waiting(config: Config, ranks: Ranks) -> str:
     """Decide how ranks wait for each other; collective, before programs are traced.
 
-    Returns what a user should know about that; mostly nothing.
+    Returns a note for the user, usually empty.
     """
     per_core = ranks.ranks_per_core()
     problem = polling.problem() if ranks.size > 1 else "there is one rank"
@@ -96,7 +96,7 @@ def choose_waiting(config: Config, ranks: Ranks) -> str:
 
 
 def ranks_of(config: Config) -> Ranks:
-    """The job that the run is spread over; this process alone if the workflow knows no other.
+    """The job of the run; this process alone if the workflow uses only one.
 
     Waits for the other processes if they were started without MPI.
     """
@@ -114,7 +114,7 @@ def backend_is_up() -> bool:
 
 
 def enable_compilation_cache() -> None:
-    """Keep compiled programs in the user's cache folder, so that the next start is quick."""
+    """Keep compiled programs in the user's cache folder, for a fast next start."""
     if jax.config.values.get("jax_compilation_cache_dir"):
         return
     base = os.environ.get("JAXRL_HPC_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

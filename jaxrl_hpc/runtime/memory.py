@@ -18,7 +18,7 @@ RUNTIME = 2**28  # bytes of the runtime itself
 
 
 def free_bytes(device: jax.Device) -> int | None:
-    """Memory that a run may still take: of the accelerator, else of this process; None: unknown."""
+    """Memory available to a run: of the accelerator, else of this process; None: unknown."""
     if device.platform == "cpu":
         return host.available_memory()
     stats = device.memory_stats() or {}

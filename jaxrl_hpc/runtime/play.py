@@ -1,7 +1,7 @@
 """Watch a trained run: episodes as an animated GIF and as a strip of pictures.
 
-An episode is drawn from its observations alone (`HostHooks.draw`); environments that make pictures of their
-own (`HostHooks.picture`, such as ExaBooster) make those instead.
+An episode is drawn from its observations alone (`HostHooks.draw`); environments with their own pictures
+(`HostHooks.picture`, such as ExaBooster) make those instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STRIP = 8  # pictures in a strip
 
 
 class PlayedEpisode(NamedTuple):
-    """What was seen from the first observation to the last."""
+    """Observations and rewards of an episode."""
 
     observations: np.ndarray  # [T + 1, *obs_shape]
     rewards: np.ndarray  # [T]
@@ -52,17 +52,16 @@ def play_run(
             f"--run-seed: {run.path} has no seed {lane_seed}; it has {', '.join(map(str, known))}"
         )
     env, lane = runner.parts.env.host.for_evaluation or runner.parts.env, known.index(lane_seed)
-    settings: Any = config
     if env.host.draw is None and env.host.picture is None:
-        raise UserError(f"{settings.env.name} has no picture: {_drawable()}")
+        raise UserError(f"{config.env.name} has no picture: {_drawable()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out: cannot make {folder}: {error.strerror}") from error
     if env.host.picture is not None:
-        return _own_pictures(runner, lane, settings.agent.name, jax.random.key(seed), folder)
+        return _own_pictures(runner, lane, config.agent.name, jax.random.key(seed), folder)
     played = record(env, runner.parts.agent, runner.actor(lane), jax.random.key(seed), episodes)
-    return write_pictures(played, env.host.draw, settings.env.name, folder, frames)
+    return write_pictures(played, env.host.draw, config.env.name, folder, frames)
 
 
 def _drawable() -> str:

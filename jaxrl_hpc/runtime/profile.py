@@ -1,6 +1,6 @@
-"""How the time of an iteration divides into acting, replay and learning.
+"""The shares of acting, replay and learning in an iteration's time.
 
-The iteration is one compiled program, which nobody can look into while it runs. So each part runs alone, on
+The iteration is one compiled program, which cannot be inspected while it runs. So each part runs alone, on
 copies of the run's own state, in a loop that depends on its own result; their times give the shares. This
 happens once, before training, and only when `run.profile` is on.
 """
@@ -25,7 +25,7 @@ TRIES = 3
 def shares_of(runner: SeedRunner) -> dict[str, float]:
     """Share of each part in an iteration, measured on the first lane; empty where that is not possible."""
     state = runner.states[0]
-    if runner.parts.env.external:  # a step taken to measure it would be missing from an episode
+    if runner.parts.env.external:  # a step taken for the measurement would be missing from an episode
         return {}
     if 3 * state_bytes(state) > host.available_memory():
         return {}

@@ -22,7 +22,7 @@ CHUNK = 1000  # steps of all copies per program call
 
 
 class Recorded(NamedTuple):
-    """What a recording holds."""
+    """Contents of a recording."""
 
     path: Path
     steps: int
@@ -41,14 +41,14 @@ def record_run(
     lane_seed: int | None = None,
     trust: bool = False,
 ) -> Recorded:
-    """Act and write down what happens.
+    """Act and record the transitions.
 
     Args:
       run_dir: of the run whose agent acts.
       out: the Parquet file.
       steps: transitions.
-      policy: as the agent explores, or its best actions.
-      random: share of episodes in which all actions are drawn evenly instead.
+      policy: with the agent's exploration, or its best actions.
+      random: fraction of episodes with uniformly random actions instead.
       seed: picks start states and draws.
       lane_seed: which of the run's seeds acts; None: the first.
     """
@@ -64,9 +64,7 @@ def record_run(
         raise UserError(f"--run-seed: {run_dir} has no seed {lane_seed}; it has {', '.join(map(str, known))}")
     env = runner.parts.env.host.for_evaluation or runner.parts.env
     if env.host.recorded is not None:
-        raise UserError(
-            f"{run_dir} was trained from recorded data without an environment: nobody can act in it"
-        )
+        raise UserError(f"{run_dir} was trained from recorded data without an environment, so it cannot act")
     agent = mixed(runner.parts.agent, env.spec, random)
     with simulator_failures_told(runner.parts.env):
         columns = act(env, agent, runner.actor(known.index(lane_seed)), jax.random.key(seed), steps, policy)
@@ -84,7 +82,7 @@ def record_run(
 
 
 def mixed(agent: Agent, spec: EnvSpec, share: float) -> Agent:
-    """The agent, but a share of its episodes (drawn when they begin) is played with even random actions."""
+    """The agent, with uniformly random actions in a fraction of its episodes, drawn at their start."""
 
     def carry(env_ids: Array) -> PyTree:
         nothing = jnp.zeros(env_ids.shape[0], bool)
@@ -115,7 +113,7 @@ def draw_action(spec: EnvSpec, key: Array) -> Array:
 
 
 def act(env: Env, agent: Agent, actor: PyTree, key: Array, steps: int, policy: PolicyName) -> Columns:
-    """`steps` transitions, episode after episode; what goes on at the end is cut there."""
+    """`steps` transitions, episode after episode; an unfinished episode at the end is cut."""
     copies = min(COPIES, steps)
     length = -(-steps // copies)
 

@@ -24,6 +24,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxrl_hpc import rollout
 from jaxrl_hpc.comm.ranks import Ranks
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.ops import threefry
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runtime.build import Hypers, Parts
 from jaxrl_hpc.runtime.host import available_cores
@@ -34,7 +35,7 @@ SeedsMode = Literal["solo", "vmap"]
 
 
 def choose_mode(wanted: Literal["auto", "solo", "vmap"], lanes: int, platform: str) -> SeedsMode:
-    """How lanes run: a fixed rule of config and platform, never timed.
+    """How lanes run: a fixed rule of config and platform, without timing.
 
     Args:
       wanted: `run.seeds_mode`.
@@ -52,6 +53,10 @@ class Lane(NamedTuple):
     seed: int
     hypers: Hypers
     name: str = ""  # the trial of a sweep that it is
+
+
+def _float(values: Any) -> Array:
+    return jnp.asarray(np.asarray(values, np.float32))
 
 
 class Program:
@@ -81,7 +86,7 @@ class HostFunction:
         self.jitted = function
 
     def compile(self, device: jax.Device, *shapes: PyTree) -> None:
-        """The workflow does, in its own `compile`."""
+        """The workflow compiles it in its own `compile`."""
 
     def __call__(self, device: jax.Device, *args: PyTree) -> PyTree:
         return self.jitted(*args)
@@ -95,14 +100,14 @@ class Group(NamedTuple):
 
 
 class SeedRunner:
-    """Lanes on devices. Calls return at once; results are fetched when they are looked at.
+    """Lanes on devices. Calls return at once; results are fetched on access.
 
     Args:
       parts: the workflow, and the agent and environment to evaluate it with.
       lanes: the runs.
       mode: "solo" or "vmap".
       episodes: of one evaluation program.
-      devices: lanes of a traceable workflow are dealt out to these, in turn.
+      devices: lanes of a traceable workflow are assigned to these in turn.
     """
 
     def __init__(
@@ -147,9 +152,8 @@ class SeedRunner:
 
     def first_arguments(self) -> tuple[Array, dict[str, dict[str, Array]]]:
         """Key and hypers of the first lane, for `Workflow.init`."""
-        keys, hypers = self._arguments(self.groups[0])
-        keys = self._stream(keys, TRAIN_STREAM)
-        return jax.tree.map(lambda x: x[0], (keys, hypers)) if self.stacked else (keys, hypers)
+        lane = self.lanes[0]
+        return threefry.host_key(lane.seed, TRAIN_STREAM), jax.tree.map(_float, lane.hypers)
 
     def _evaluation(self) -> Callable[..., rollout.Evaluation]:
         parts = self.parts
@@ -161,24 +165,17 @@ class SeedRunner:
 
         return run
 
-    def _arguments(self, group: Group) -> tuple[Array, dict[str, dict[str, Array]]]:
-        """Keys and hypers of a group, with a leading axis in vmap mode."""
-        keys = jnp.stack([jax.random.key(self.lanes[i].seed) for i in group.lanes])
-        hypers = jax.tree.map(
-            lambda *values: jnp.asarray(values, jnp.float32), *(self.lanes[i].hypers for i in group.lanes)
-        )
+    def _arguments(self, group: Group, stream: int) -> tuple[Array, dict[str, dict[str, Array]]]:
+        """Keys of a stream and hypers of a group, with a leading axis in vmap mode."""
+        lanes = [self.lanes[i] for i in group.lanes]
+        keys = [threefry.host_key(lane.seed, stream) for lane in lanes]
         if not self.stacked:
-            keys, hypers = keys[0], jax.tree.map(lambda x: x[0], hypers)
-        return keys, hypers
-
-    def _stream(self, keys: Array, stream: int) -> Array:
-        fold = jax.vmap(jax.random.fold_in, (0, None)) if self.stacked else jax.random.fold_in
-        return fold(keys, stream)
+            return keys[0], jax.tree.map(_float, lanes[0].hypers)
+        return jnp.stack(keys), jax.tree.map(lambda *values: _float(values), *(x.hypers for x in lanes))
 
     def state_shape(self) -> PyTree:
         """Shapes of one group's state, without computing anything."""
-        keys, hypers = self._arguments(self.groups[0])
-        return jax.eval_shape(self._init.jitted, keys, hypers)
+        return jax.eval_shape(self._init.jitted, *self._arguments(self.groups[0], TRAIN_STREAM))
 
     def compile(self, training: bool = True, tell: Callable[[Sequence[str]], None] = lambda _: None) -> None:
         """Compile every program (or only evaluation) for every device in use, all at the same time.
@@ -187,16 +184,15 @@ class SeedRunner:
         """
         start = time.perf_counter()
         flow, state = self.parts.workflow, self.state_shape()
-        keys, hypers = jax.eval_shape(lambda: self._arguments(self.groups[0]))
+        keys, hypers = jax.eval_shape(lambda: self._arguments(self.groups[0], TRAIN_STREAM))
         number = jax.ShapeDtypeStruct((), jnp.int32)
-        programs: list[tuple[Program | HostFunction, tuple[PyTree, ...]]] = []
+        programs: list[tuple[Program | HostFunction, tuple[PyTree, ...]]] = []  # the longest first
+        if training:
+            programs += [(self._step, (state, number)), (self._init, (keys, hypers))]
+            programs += [(self._warmup, (state,))] if flow.has_warmup else []
         if self.ranks.first:  # the only one that evaluates
             learner = jax.eval_shape(flow.learner, state)
-            programs.append((self._evaluate, (learner, keys, number, number)))
-        arguments = ((self._step, (state, number)), (self._init, (keys, hypers)), (self._warmup, (state,)))
-        for program, shapes in arguments if training else ():
-            if program is not self._warmup or flow.has_warmup:
-                programs.append((program, shapes))
+            programs.insert(1, (self._evaluate, (learner, keys, number, number)))
         devices = dict.fromkeys(group.device for group in self.groups)
         with ThreadPoolExecutor(available_cores()) as pool:
             jobs = {pool.submit(p.compile, d, *shapes): p.name for d in devices for p, shapes in programs}
@@ -212,13 +208,13 @@ class SeedRunner:
         self.compile_seconds += time.perf_counter() - start
 
     def initialise(self) -> None:
-        """Fresh states, replay filled as far as learning needs it."""
+        """Fresh states, with enough data in the replay to start learning."""
         flow, self.states = self.parts.workflow, []
         for group in self.groups:
-            keys, hypers = self._arguments(group)
+            keys, hypers = self._arguments(group, TRAIN_STREAM)
             if flow.traceable:
                 keys, hypers = jax.device_put((keys, hypers), group.device)
-            state = flow.start(self._init(group.device, self._stream(keys, TRAIN_STREAM), hypers))
+            state = flow.start(self._init(group.device, keys, hypers))
             self.states.append(self._warmup(group.device, state) if flow.has_warmup else state)
 
     def load(self, states: Sequence[PyTree]) -> None:
@@ -233,7 +229,7 @@ class SeedRunner:
         """Advance every lane; metrics per group, not yet waited for."""
         metrics = []
         for i, group in enumerate(self.groups):
-            count: Any = iterations
+            count: int | Array = iterations
             if self.parts.workflow.traceable:
                 count = jax.device_put(np.int32(iterations), group.device)
             self.states[i], values = self._step(group.device, self.states[i], count)
@@ -245,13 +241,13 @@ class SeedRunner:
         return [self.parts.workflow.host_metrics(lane) for lane in self.per_lane(metrics)]
 
     def evaluate(self, iteration: int, part: int = 0) -> list[rollout.Evaluation]:
-        """Greedy episodes with every lane's present parameters; per group, not yet waited for.
+        """Greedy episodes with every lane's current parameters; per group, not yet waited for.
 
-        (iteration, part) picks the start states.
+        (iteration, part) selects the start states.
         """
         results = []
         for state, group in zip(self.states, self.groups, strict=True):
-            keys = self._stream(self._arguments(group)[0], EVAL_STREAM)
+            keys, _ = self._arguments(group, EVAL_STREAM)
             placed = jax.device_put((keys, np.int32(iteration), np.int32(part)), group.device)
             learner = self.parts.workflow.learner(state)
             results.append(self._evaluate(group.device, learner, *placed))
@@ -264,7 +260,7 @@ class SeedRunner:
         return [jax.tree.map(lambda *x: np.concatenate(x), *lane) for lane in zip(*results, strict=True)]
 
     def actor(self, lane: int) -> PyTree:
-        """What one lane's actor needs, on this process's first device."""
+        """The actor parameters of one lane, on this process's first device."""
         number = next(i for i, group in enumerate(self.groups) if lane in group.lanes)
         learner = self.parts.workflow.learner(self.states[number])
         if self.stacked:
@@ -279,11 +275,11 @@ class SeedRunner:
         return [jax.tree.map(lambda x, i=i: x[i], host[0]) for i in range(len(self.lanes))]
 
     def store(self, directory: Path, keep: int = 2) -> Store:
-        """What saves and restores `states`."""
+        """The store that saves and restores `states`."""
         return self.parts.workflow.store(directory, keep)
 
     def describe(self) -> str:
-        """Where the lanes run, for people."""
+        """Description of the lanes' devices."""
         number = len({group.device for group in self.groups})
         return self.parts.workflow.describe() or ("one device" if number == 1 else f"{number} devices")
 
@@ -297,7 +293,8 @@ class SeedRunner:
 
 
 def states_of_earlier_run(folder: Path, runner: SeedRunner) -> tuple[list[PyTree], dict[str, Any]]:
-    """States of the runner's lanes, and what a checkpoint knows, at the end of a run with more lanes."""
+    """States of the runner's lanes, and the host data of a checkpoint, from the end of a run with more
+    lanes."""
     run = RunDirectory(folder)
     summary = run.read_summary()
     if summary is None:

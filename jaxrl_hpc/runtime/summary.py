@@ -1,4 +1,4 @@
-"""What evaluations and parameters amount to: the figures of summary.json."""
+"""Results of evaluations and parameters for summary.json."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def summaries(parts: Parts, evaluation: Evaluation) -> dict[str, float]:
 def spread_over_seeds(
     parts: Parts, per_lane: Sequence[dict[str, Any]], results: Sequence[Evaluation]
 ) -> dict[str, Any]:
-    """Score and interval of every evaluation metric over seeds (ops/statistics.py), and what they are.
+    """Score and interval of every evaluation metric over seeds (ops/statistics.py), and their description.
 
-    A seed's figure is its mean over episodes. A single seed shows how sure this mean is instead: a 95 %
-    bootstrap interval over its episodes, which says nothing about other seeds.
+    A seed's result is its mean over episodes. A single seed has the uncertainty of this mean instead: a 95 %
+    bootstrap interval over its episodes, which does not describe other seeds.
     """
     spread: dict[str, Any] = {"eval_spread": spread_text(len(per_lane), len(results[0].returns))}
     names = [n for n in per_lane[0] if n not in ("eval_return_std", "eval_length", "eval_finished")]
@@ -58,14 +58,14 @@ def spread_over_seeds(
 
 
 def spread_text(seeds: int, episodes: int) -> str:
-    """What a score and its interval are over."""
+    """Description of a score and its interval."""
     if seeds == 1:
         return f"mean, 95 % interval over {episodes} episodes of one seed"
     return score_text(seeds)
 
 
 def _resampled_episodes(parts: Parts, evaluation: Evaluation, times: int = 1000) -> list[dict[str, float]]:
-    """The figures of merit of episodes drawn again and again with replacement."""
+    """The figures of merit of bootstrap resamples of episodes."""
     if parts.env.host.summarise is None:
         return []
     episodes = len(evaluation.returns)
@@ -86,7 +86,7 @@ def params_hash(params: Sequence[PyTree]) -> str:
 
 
 def summaries_of_lanes(parts: Parts, runner: SeedRunner, final: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """What the summary of each trial of a sweep will say, as if it had run alone."""
+    """The summary of each trial of a sweep, as if it had run alone."""
     params = runner.per_lane([parts.workflow.learner(state).params for state in runner.states])
     entries = []
     for lane, evaluation, own in zip(runner.lanes, final, params, strict=True):

@@ -1,4 +1,4 @@
-"""Train a config: set up the machine, build, compile, start or resume, run, sum up."""
+"""Train a config: set up the machine, build, compile, start or resume, run, summarise."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
 
 
 class TrainResult(NamedTuple):
-    """How a call of train ended."""
+    """Result of a call of train."""
 
     finished: bool  # False: stopped by a signal after saving
     summary: dict[str, Any] | None
-    speaks: bool = True  # False on ranks that leave talking to rank 0
 
 
 def lanes_of(config: Config) -> list[Lane]:
@@ -47,7 +46,7 @@ def lanes_of(config: Config) -> list[Lane]:
 def make_runner(
     config: Config, parts: Parts, lanes: Sequence[Lane], episodes: int | None = None
 ) -> SeedRunner:
-    """Lanes on this machine's devices, as the config wants them."""
+    """Lanes on this machine's devices, according to the config."""
     episodes = episodes or config.run.eval_episodes
     if not parts.workflow.traceable:
         return SeedRunner(parts, lanes, "solo", episodes, [parts.workflow.device])
@@ -68,10 +67,10 @@ def with_seeds_mode(config: Config, mode: str) -> Config:
 
 
 def check_seeds_mode(config: Config, saved: dict[str, Any]) -> None:
-    """States of a run are stacked or they are not: it goes on as it began."""
+    """Refuse to change the mode of seeds: it determines the structure of the states."""
     modes = config.run.seeds_mode, saved.get("run", {}).get("seeds_mode", "auto")
     if "auto" not in modes and modes[0] != modes[1]:
-        raise UserError(f"run.seeds_mode: the run was started with {modes[1]!r}; leave it so, or at auto")
+        raise UserError(f"run.seeds_mode: the run was started with {modes[1]!r}; keep it, or use auto")
 
 
 def _number(lanes: Sequence[Lane], what: str) -> str:
@@ -79,7 +78,7 @@ def _number(lanes: Sequence[Lane], what: str) -> str:
 
 
 def check_one_seed(parts: Parts, lanes: Sequence[Lane]) -> None:
-    """Outside simulators cannot be shared by the lanes of one process."""
+    """External simulators cannot be shared by the lanes of one process."""
     if parts.env.external and len(lanes) > 1:
         raise UserError(
             f"run.seeds: env {parts.env.spec.name!r} runs outside of the program, with one seed per process, "
@@ -100,13 +99,15 @@ def train(
     segment: Segment | None = None,
     say: Callable[[str], None] = print,
     progress: type[Progress] = Progress,
+    told: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> TrainResult:
     """Train as the config says, in runs/<name> unless told otherwise.
 
-    `overwrite` moves an earlier run of this folder to the trash once everything about the new one is checked.
+    `overwrite` moves an earlier run of this folder to the trash once the new one has been checked.
 
-    In a job of several ranks all of them call this; rank 0 writes and speaks for all. `say` gets lines of
-    text, `progress` shows how far the run is.
+    In a job of several ranks all of them call this; rank 0 writes files and output. `say` gets lines of text,
+    `progress` displays the run's progress, `told` gets the summary once it is written, before pictures are
+    drawn.
     """
     lanes = lanes_of(config) if lanes is None else lanes
     ranks = machine.ranks_of(config)
@@ -114,7 +115,7 @@ def train(
     folder = Path(run_dir or Path("runs") / config.run.name)
     with contextlib.ExitStack() as stack:
         stack.enter_context(ranks.guard())
-        resume = ranks.share(resume)  # a rank that looked later may see the folder that rank 0 has just made
+        resume = ranks.share(resume)  # a later rank might see the folder that rank 0 has just made
 
         def claim() -> tuple[RunDirectory, dict[str, Any], dict[str, Any] | None]:
             run = RunDirectory.open(folder, resume=resume, overwrite=overwrite)
@@ -128,8 +129,10 @@ def train(
 
         run, saved, summary = ranks.first_does(claim)
         if summary is not None:
-            say(f"{run.path} is finished already")
-            return TrainResult(True, summary, ranks.first)
+            say(f"{run.path} is already finished")
+            if ranks.first:
+                told(summary)
+            return TrainResult(True, summary)
         ranks.first_does(lambda: check_installed(config.run.trackers))
         config = engine.settle(config, ranks, saved.get("workflow", {}).get("engine", "auto"))
         config = with_seeds_mode(config, ranks.share(saved.get("run", {}).get("seeds_mode", "auto")))
@@ -161,12 +164,12 @@ def train(
         if overwrite and (moved := ranks.first_does(run.move_aside)):
             say(f"the earlier run has been moved to {moved}")
         ranks.first_does(lambda: run.write_config(config.to_dict()))
-        if segment is None:  # else the work of a sweep, whose results are entered when they are there
+        if segment is None:  # else part of a sweep, which records its results at the end
             ranks.first_does(lambda: remember_trusted(run.path, config.to_dict()))
         if not learns:
             finished = parts.workflow.assist(stop)
             ranks.barrier()
-            return TrainResult(finished, None, speaks=False)
+            return TrainResult(finished, None)
         what = "trial" if lanes[0].name else "seed"
         quiet = None if ranks.first else stack.enter_context(open(os.devnull, "w"))
         with Compiling(f"for {_number(lanes, what)} on {runner.describe()}", say, quiet) as compiling:
@@ -188,6 +191,14 @@ def train(
             summary = trainer.finish() if finished else None
         for writer in trainer.writers:
             writer.close()
+        if summary is not None:
+            results = summary
+
+            def conclude() -> None:
+                told(results)
+                trainer.draw(results)
+
+            ranks.first_does(conclude)
         if config.run.profile:
             trainer.trace.write(run.path)
             runner.ranks.barrier()
@@ -195,5 +206,5 @@ def train(
         if not finished:
             done = f"{trainer.stopped_by}: saved at {trainer.env_steps:,} steps"
             say(f"{done}; continue with the same command, --run-dir {run.path} and --resume")
-        ranks.barrier()  # a launcher may end the others as soon as one has gone
-        return TrainResult(finished, summary, ranks.first)
+        ranks.barrier()  # a launcher may end the others as soon as one has exited
+        return TrainResult(finished, summary)

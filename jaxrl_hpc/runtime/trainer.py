@@ -1,8 +1,8 @@
 """The loop of one run directory: chunks, metrics, evaluations, checkpoints.
 
-The device works in chunks of iterations. While it computes one chunk, the host writes down what the
-chunk before gave; an evaluation is queued behind the chunk it belongs to and fetched later. Nothing
-that the host does (logging, evaluating, saving, being killed and resumed) changes a bit of the run.
+The device works in chunks of iterations. While it computes one chunk, the host records the results of the
+previous one; an evaluation is queued behind its chunk and fetched later. Nothing that the host does (logging,
+evaluating, saving, being killed and resumed) changes a bit of the run.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.summary import describe, params_hash, spread_over_seeds, summaries_of_lanes
 
 log = logging.getLogger(__name__)
-LEAST_DRAWABLE = 0.2  # share of a replay's windows below which a run is warned
+LEAST_DRAWABLE = 0.2  # a warning is given if a smaller share of the replay's windows can be drawn
 FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
 
 
 class Segment(NamedTuple):
-    """A part of a run, for callers that divide runs themselves."""
+    """A segment of a run, for callers that divide runs."""
 
     until: int | None  # environment steps where it ends; None: the whole budget
     previous: Path | None  # directory of the finished run that it continues, matched by lanes' names
@@ -70,11 +70,11 @@ class ChunkSchedule(NamedTuple):
 
 
 def idle_learning(lanes: Sequence[dict[str, Any]]) -> str:
-    """What is wrong if updates get no data, or most of the replay is dead: training that is none."""
+    """A warning if updates get no data, or if most of the replay cannot be drawn."""
     used, drawable = (min(lane.get(name, 1.0) for lane in lanes) for name in ("updates_used", "drawable"))
     if used == 0:
         return (
-            "nothing was learned since the last row of metrics: the replay held no window that may be drawn "
+            "nothing was learned since the last row of metrics: no window in the replay could be drawn "
             "(metric updates_used); with replay.episodes=within, a window must fit into an episode"
         )
     if drawable < LEAST_DRAWABLE:
@@ -115,7 +115,7 @@ class Trainer:
         self.saved = False  # a checkpoint has been committed
         self.last_eval: float | None = None  # mean over seeds
         self.stopped_by = ""
-        self.warned = False  # of learning that is none
+        self.warned = False  # warnings about missing data
         self.trace = Trace(self.ranks.rank, config.run.profile)
 
     # -- state ---------------------------------------------------------------
@@ -152,7 +152,7 @@ class Trainer:
             self.runner.initialise()
         if self.config.run.tensorboard and self.ranks.first:
             self.add_tensorboard(steps_done)
-        alone = self.ranks.first and not self.trials  # the mean over a sweep's trials tells nothing
+        alone = self.ranks.first and not self.trials  # the mean over a sweep's trials is meaningless
         for name in self.config.run.trackers if alone else ():
             self.writers.append(make_tracker(name, self.run.path, self.config.to_dict(), resumed))
         if self.config.run.profile:
@@ -184,7 +184,7 @@ class Trainer:
         return self.seconds_before + time.perf_counter() - self.started
 
     def save(self) -> None:
-        """Everything up to now, metrics included, as one checkpoint."""
+        """Save everything, including metrics, as one checkpoint."""
         self.digest()
         self.watchdog.at("saving", self.iterations // self.schedule.chunk)
         host: dict[str, Any] = {"iterations": self.iterations, "wall_seconds": self.wall_seconds}
@@ -200,12 +200,12 @@ class Trainer:
             self.ranks.first_does(self.write_progress)
 
     def write_progress(self) -> None:
-        """What `jaxrl-hpc runs` shows of an unfinished run."""
+        """Progress for `jaxrl-hpc runs`."""
         progress = {"env_steps": self.env_steps, "total_env_steps": self.total_env_steps}
         self.run.write_progress(progress | {"eval_return": self.last_eval, "wall_seconds": self.wall_seconds})
 
     def given_up(self) -> dict[str, int]:
-        """Episodes of outside simulators that were given up on any rank; together with all ranks."""
+        """Dropped episodes of external simulators on all ranks; collective."""
         mine = given_up_counts(self.parts.env)
         total = self.ranks.add(np.array(list(mine.values()))) if mine else ()
         return {name: int(number) for name, number in zip(mine, total, strict=True)}
@@ -229,7 +229,7 @@ class Trainer:
         ]
 
     def digest(self) -> None:
-        """Write down what the last chunk gave; waits for it."""
+        """Record the results of the last chunk; waits for it."""
         if self.pending is None:
             return
         iterations, metrics, evaluation = self.pending
@@ -298,13 +298,14 @@ class Trainer:
             evaluating = schedule.evaluate_every and self.iterations % schedule.evaluate_every == 0
             if evaluating and self.ranks.first:
                 evaluation = self.runner.evaluate(self.iterations)
-            self.digest()  # of the chunk before, while the device computes this one
+            self.digest()  # of the previous chunk, while the device computes this one
             self.pending = (self.iterations, metrics, evaluation)
         self.digest()
         return True
 
     def agree(self, stop: StopSignals, due: bool) -> tuple[bool, bool]:
-        """(stop?, save?), the same on all ranks: if any rank got a signal, if rank 0 finds it is time."""
+        """(stop?, save?), the same on all ranks: whether any rank got a signal, and whether a save is due on
+        rank 0."""
         number, rank = (stop.number, self.ranks.rank) if stop.number else self.parts.workflow.stop_request()
         votes = self.ranks.everyone(number, rank, due)
         asked = votes[votes[:, 0] > 0]
@@ -329,25 +330,29 @@ class Trainer:
         return self.ranks.first_does(lambda: self.conclude(final, wall, given_up))
 
     def conclude(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
-        """Summary and pictures."""
+        """The summary, written down."""
         summary = self.summarise(final, wall, given_up)
         if self.trials:
             summary["trials"] = summaries_of_lanes(self.parts, self.runner, final)
-        elif installed("matplotlib"):
-            draw_run(self.runner, self.config.agent.name, self.run, summary)
-        else:
-            self.say(f"no pictures, matplotlib is not installed: {how_to_install('plots')}")
         self.run.write_summary(summary)
         return summary
 
+    def draw(self, summary: dict[str, Any]) -> None:
+        """Pictures of the finished run, none of a sweep's trials. matplotlib's import takes half a second."""
+        if self.trials:
+            return
+        if installed("matplotlib"):
+            draw_run(self.runner, self.config.agent.name, self.run, summary)
+        else:
+            self.say(f"no pictures, matplotlib is not installed: {how_to_install('plots')}")
+
     def summarise(self, final: Sequence[Evaluation], wall: float, given_up: dict[str, int]) -> dict[str, Any]:
-        config: Any = self.config
         counters, lanes = self.runner.counters(), len(self.runner.lanes)
         per_lane = [describe(self.parts, e) for e in final]
         return {
-            "agent": config.agent.name,
+            "agent": self.config.agent.name,
             "env": self.parts.env.spec.name,
-            "workflow": config.workflow.name,
+            "workflow": self.config.workflow.name,
             "seeds": lanes,
             "env_steps": counters["env_steps"],
             "updates": counters["updates"],
@@ -368,7 +373,7 @@ class Trainer:
         }
 
     def _waiting(self) -> dict[str, Any]:
-        """How the ranks of the job waited for each other."""
+        """Statistics of waiting between the ranks of the job."""
         if ranks_of(self.config).size == 1:
             return {}
         choice = waiting.chosen()

@@ -1,6 +1,6 @@
 """How a sharded run scales: measured on this machine, modelled, extrapolated.
 
-The model of a job by itself, with `rl.scaling` as `scaling`:
+To use the model of a job directly, with `rl.scaling` as `scaling`:
 `scaling.simulate(scaling.Costs(…), scaling.JobPlan("async", learners=1, actors=8))`.
 """
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Costs": "jaxrl_hpc.scaling.costs",
-        "JobPlan": "jaxrl_hpc.scaling.costs",
-        "LatencyBandwidth": "jaxrl_hpc.scaling.model",
-        "simulate": "jaxrl_hpc.scaling.workflow_models",
+        f"{__name__}.costs": ("Costs", "JobPlan"),
+        f"{__name__}.model": ("LatencyBandwidth",),
+        f"{__name__}.workflow_models": ("simulate",),
     },
 )

@@ -1,4 +1,4 @@
-"""What the parts of a job cost, and its split: the input of the discrete-event model (workflow_models.py).
+"""Costs of the parts of a job, and its layout: the input of the discrete-event model (workflow_models.py).
 
 Costs are measured (measure.py) or fitted to whole runs (scripts/studies/workflows.py). Times are seconds.
 """
@@ -16,12 +16,12 @@ FREE = LatencyBandwidth(0.0, 1e30)
 
 
 class Costs(NamedTuple):
-    """Of the parts of a run."""
+    """Costs of the parts of a run."""
 
     length: int  # T, steps of an unroll
     copies: int  # B of an actor
     compute: float  # one step of an actor's copies, on a core, without the policy
-    sleep: float  # one step of an actor's copies, waiting for something that needs no core
+    sleep: float  # one step of an actor's copies, waiting without using a core
     inference: LatencyBandwidth  # the policy, by number of observations: latency + number / bandwidth
     update: float  # learning from one unroll, all K updates, on a core
     handle: float = 0.0  # a core's time to pack or to take a message
@@ -33,10 +33,10 @@ class Costs(NamedTuple):
     unroll: int = 0  # bytes of an unroll
     observation: int = 0  # bytes that an environment rank sends per step
     spread: float = 0.0  # coefficient of variation of an unroll's time
-    cores: int = 0  # that all ranks share; 0: each rank has one of its own
-    accelerator: float = 0.0  # learning from one unroll, on something that needs no core
-    spins: bool = False  # learners that wait for each other keep a core; else they sleep
-    nap: float = 0.0  # by how much a rank that sleeps notices the end of its wait too late
+    cores: int = 0  # shared by all ranks; 0: one per rank
+    accelerator: float = 0.0  # learning from one unroll, without using a core
+    spins: bool = False  # learners that wait for each other spin on a core; else they sleep
+    nap: float = 0.0  # delay with which a sleeping rank detects the end of its wait
 
     @property
     def acting(self) -> float:
@@ -50,7 +50,7 @@ class Costs(NamedTuple):
 
 
 class JobPlan(NamedTuple):
-    """How a job is divided and connected."""
+    """The layout and connections of a job."""
 
     workflow: str
     learners: int  # also workers of sharded, parameter_server and gossip, servers of central_inference
@@ -79,12 +79,12 @@ class SimulatedResult(NamedTuple):
     learner_idle: float
     lag: float  # versions between acting and learning, mean
     lag_max: int
-    bottleneck: str  # what is busy most
-    utilisation: dict[str, float]  # of everything that can be
+    bottleneck: str  # the busiest resource
+    utilisation: dict[str, float]  # utilisation of all resources
 
 
 class Clock:
-    """Times that vary: gamma distributed around their mean."""
+    """Varying times: gamma distributed around their mean."""
 
     def __init__(self, spread: float, seed: int) -> None:
         self._shape = 1 / spread**2 if spread else 0.0

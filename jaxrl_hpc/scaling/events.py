@@ -4,7 +4,7 @@
         yield 1.5                              # sleep
         yield from counter.use(0.3)            # queue for a place, keep it for 0.3, leave
 
-A process yields seconds to sleep, or nothing to be parked until somebody resumes it. Things to queue for:
+A process yields seconds to sleep, or nothing to be parked until it is resumed. Resources:
 `Station` (places with one queue, first come first served), `EventStore` (items, bounded), `Barrier`.
 """
 
@@ -19,7 +19,7 @@ Process = Generator[float | None, Any, Any]
 
 
 class Simulation:
-    """A clock and what is due."""
+    """A clock and a queue of events."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,12 +29,12 @@ class Simulation:
         self._number = 0
 
     def start(self, process: Process, delay: float = 0.0, value: Any = None) -> None:
-        """Let a new or parked process go on after a delay; equal times in order of these calls."""
+        """Resume a new or parked process after a delay; equal times in order of these calls."""
         self._number += 1
         heapq.heappush(self._due, (self.now + delay, self._number, process, value))
 
     def run(self, until: float = float("inf")) -> None:
-        """Until that time, a halt, or nothing is due."""
+        """Run until that time, a halt, or an empty queue."""
         due = self._due
         while due and not self.halted and due[0][0] <= until:
             self.now, _, process, value = heapq.heappop(due)
@@ -53,7 +53,7 @@ class Simulation:
 
 
 class Station:
-    """Places of service with one queue. No places: everybody is served at once."""
+    """Places of service with one queue. No places: all are served at once."""
 
     def __init__(self, simulation: Simulation, places: int) -> None:
         self.simulation, self.places = simulation, places
@@ -73,7 +73,7 @@ class Station:
         if self.places and self.taken >= self.places:
             since = simulation.now
             self._queue.append(simulation.current)
-            yield None  # whoever leaves hands the place over
+            yield None  # the place is handed over on leaving
             self.waited += simulation.now - since
         else:
             self.taken += 1
@@ -100,7 +100,7 @@ class EventStore:
     def put(self, item: Any) -> Process:
         if self.capacity and len(self.items) >= self.capacity:
             self._putting.append((self.simulation.current, item))
-            yield None  # the one who makes room puts it in
+            yield None  # whoever makes room stores it
         else:
             self.put_now(item)
 
@@ -126,7 +126,7 @@ class EventStore:
 
 
 class Barrier:
-    """A barrier: nobody passes before all have arrived."""
+    """A barrier: no process passes before all have arrived."""
 
     def __init__(self, simulation: Simulation, number: int) -> None:
         self.simulation, self.number = simulation, number
@@ -140,7 +140,7 @@ class Barrier:
             yield None
 
     def come(self) -> bool:
-        """Be counted without being parked; whether all are here. Otherwise `meetings` says when they are."""
+        """Arrive without being parked -> whether all are there. Otherwise `meetings` shows when they are."""
         self._here += 1
         if self._here < self.number:
             return False

@@ -13,7 +13,7 @@ from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
 
 
 def table(report: dict[str, Any]) -> str:
-    """Markdown: what was measured, and what is to be expected on more nodes."""
+    """Markdown: measurements, and predictions for more nodes."""
     lines = [
         "| ranks × devices | ms per iteration | separate runs side by side, ms | communication, ms "
         "| waiting for the slowest, ms | unexplained, ms | core time, ms | steps/s | efficiency "
@@ -43,7 +43,7 @@ def label_of(row: dict[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any], mode: str) -> list[str]:
-    """Times of an iteration; what separate runs, messages and waiting do not explain is the rest."""
+    """Times of an iteration; the rest is not explained by separate runs, messages and waiting."""
     beside, waiting = row.get("beside_milliseconds"), row.get("waiting_milliseconds")
     talk, time = row["communication_milliseconds"], row["milliseconds"]
     workers = row["ranks"] * row["devices"]

@@ -1,8 +1,8 @@
-"""A simulated job: its ranks, its counters, and the half of the run that is measured.
+"""A simulated job: ranks, counters, and the measured half of the run.
 
 An actor is busy while it steps its environments and packs; a learner while it takes unrolls, learns, reduces
 and publishes; everything else is idle time. Ranks may share cores: then work queues for them, sleep does not.
-A rank that spins while it waits takes slices of a core like any other work, which is nobody's gain.
+A rank that spins while it waits uses a core like any other work, without benefit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from jaxrl_hpc.scaling.costs import Clock, Costs, JobPlan, SimulatedResult
 from jaxrl_hpc.scaling.events import Barrier, EventStore, Process, Simulation, Station
 
-SLICE = 3e-3  # seconds that an operating system leaves a core to a process that others wait for
+SLICE = 3e-3  # time slice of a process on a core that others wait for
 
 
 class SimulatedRank:
-    """A process of the job: works on a core, or sleeps; the rest of its time it is idle."""
+    """A process of the job: works on a core, sleeps, or is idle."""
 
     def __init__(self, simulation: Simulation, cores: Station) -> None:
         self.simulation, self.cores = simulation, cores
@@ -49,7 +49,7 @@ class SimulatedRank:
 
 
 class SimulatedJob:
-    """What all flows have in common: ranks, counters, and the measured half of the run."""
+    """Base of all flows: ranks, counters, and the measured half of the run."""
 
     def __init__(self, costs: Costs, plan: JobPlan, unrolls: int, seed: int) -> None:
         self.costs, self.plan, self.simulation = costs, plan, Simulation()
@@ -57,7 +57,7 @@ class SimulatedJob:
         self.cores = Station(self.simulation, costs.cores)
         self.learners = [SimulatedRank(self.simulation, self.cores) for _ in range(plan.learners)]
         self.actors = [SimulatedRank(self.simulation, self.cores) for _ in range(plan.actors)]
-        self.stations: dict[str, Station] = {}  # besides ranks and cores, with what they are busy
+        self.stations: dict[str, Station] = {}  # other resources besides ranks and cores
         self.version = 0
         self.updates = 0
         self.unrolls = 0
@@ -76,7 +76,7 @@ class SimulatedJob:
         yield from rank.sleep(unrolls * self.costs.accelerator)
 
     def learned(self, version: int) -> None:
-        """An unroll that was made with parameters of this version has been learned from."""
+        """Record that an unroll made with parameters of this version has been learned from."""
         self.unrolls += 1
         if self.unrolls > self.goal // 2:
             self.lags.append(self.version - version)

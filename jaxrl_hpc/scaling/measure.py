@@ -1,7 +1,7 @@
-"""What the parts of a config cost on this machine: acting, the policy alone, learning, packing.
+"""Measures the costs of a config's parts on this machine: acting, the policy alone, learning, packing.
 
-Each piece is the very program that the workflow runs, timed alone in this process. What lies between ranks is
-not measured here: latency and bandwidth are given.
+Each part is the program that the workflow runs, timed alone in this process. The network between ranks is not
+measured: latency and bandwidth are given.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.config import Config
+from jaxrl_hpc.rollout import Episodes, RolloutState
 from jaxrl_hpc.runtime.build import Parts, hypers_of
 from jaxrl_hpc.scaling import model
 from jaxrl_hpc.scaling.costs import Costs
-from jaxrl_hpc.workflows.actor_learner.learner import LearnerGroup, LearnerPrograms
+from jaxrl_hpc.types import Array, PyTree, Transition
+from jaxrl_hpc.workflows.actor_learner.learner import ActorLearnerState, LearnerGroup, LearnerPrograms
 from jaxrl_hpc.workflows.actor_learner.messages import ActorPrograms, Header, UnrollMessage, make_acting
 from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
 
@@ -44,7 +46,7 @@ def timed(function: Callable[[], Any]) -> float:
 
 
 def costs_of(config: Config, parts: Parts, network: model.NetworkModel, cores: int) -> Costs:
-    """Of a config in which actors and learners are processes of their own."""
+    """Costs of a config with actors and learners in separate processes."""
     flow: Any = config.workflow
     learning = cast(ActorLearner, parts.workflow).learning
     hypers = jax.tree.map(jnp.float32, hypers_of(config))
@@ -82,24 +84,25 @@ def costs_of(config: Config, parts: Parts, network: model.NetworkModel, cores: i
     )
 
 
-def _policy(parts: Parts, params: Any, rollout: Any, copies: int) -> model.LatencyBandwidth:
+def _policy(parts: Parts, params: PyTree, rollout: RolloutState, copies: int) -> model.LatencyBandwidth:
     """Seconds by number of observations, inside a loop as in an unroll."""
     turns = 32
 
-    def forward(params: Any, rollout: Any) -> Any:
-        def one(_: Any, carry: Any) -> Any:
+    def forward(params: PyTree, rollout: RolloutState) -> Array:
+        def one(_: Array, carry: Array) -> Array:
             action, _, _ = parts.agent.act(params, rollout.carry, rollout.obs, carry, False)
             step = jnp.any(action != 0).astype(jnp.int32)  # the next turn depends on this one
             return jax.vmap(jax.random.fold_in, (0, None))(carry, step)
 
         return jax.lax.fori_loop(0, turns, one, rollout.key)
 
-    def several(times: int) -> Any:
-        return jax.tree.map(lambda x: jnp.concatenate([x] * times), rollout._replace(env=()))
+    def several(times: int) -> RolloutState:
+        found: RolloutState = jax.tree.map(lambda x: jnp.concatenate([x] * times), rollout._replace(env=()))
+        return found
 
     program = jax.jit(forward)
 
-    def seconds(copies: Any) -> float:
+    def seconds(copies: RolloutState) -> float:
         return timed(lambda: jax.random.key_data(program(params, copies))) / turns
 
     few, many = seconds(several(1)), seconds(several(8))
@@ -107,13 +110,15 @@ def _policy(parts: Parts, params: Any, rollout: Any, copies: int) -> model.Laten
     return model.LatencyBandwidth(max(few - slope * copies, 1e-9), 1 / slope)
 
 
-def _message(acting: ActorPrograms, ended: Any, trajectory: Any, rated: Any) -> float:
+def _message(acting: ActorPrograms, ended: Episodes, trajectory: Transition, rated: PyTree) -> float:
     buffer = acting.message.empty()
     header = Header(*(np.int64(0),) * 3, *(np.float64(0),) * 2)
     return timed(lambda: acting.message.pack(UnrollMessage(header, ended, trajectory, rated), buffer))
 
 
-def _update(learning: LearnerPrograms, state: Any, trajectory: Any, rated: Any) -> float:
+def _update(
+    learning: LearnerPrograms, state: ActorLearnerState, trajectory: Transition, rated: PyTree
+) -> float:
     """Seconds of an iteration, with a replay that is full enough."""
     unrolls = [(trajectory, rated)] * learning.settings.batch
     if learning.replay:
@@ -124,7 +129,7 @@ def _update(learning: LearnerPrograms, state: Any, trajectory: Any, rated: Any) 
     program = jax.jit(lambda s: learning.iterate(s, {}, unrolls, ALONE)[0], donate_argnums=0)
     holder = [state]
 
-    def once() -> Any:
+    def once() -> Array:
         holder[0] = program(holder[0])
         return holder[0].iteration
 

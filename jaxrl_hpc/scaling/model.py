@@ -1,4 +1,4 @@
-"""A performance model of synchronous training, from few measured numbers.
+"""A performance model of synchronous training with few measured parameters.
 
     T(R) = C + sum over messages of t(bytes, R)          per iteration
     t(bytes, R) = latency + bytes / bandwidth            fitted to allreduces inside a compiled loop
@@ -8,8 +8,7 @@ C is the compute time of one worker, measured alone. Several workers on one core
 their number over the cores'. Synchronous steps wait for the slowest of N: with independent delays of
 standard deviation sigma per iteration the expected wait is at most sigma sqrt(2 ln N).
 
-What the model leaves out: contention between jobs, topology, and that a worker's memory bandwidth shrinks
-when its neighbours use theirs.
+Not modelled: contention between jobs, topology, and memory bandwidth shared between workers.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class NetworkModel(NamedTuple):
 
 
 def fit(times: Mapping[str, float]) -> LatencyBandwidth:
-    """Latency and bandwidth from seconds by bytes, equally true (in per cent) for small and large."""
+    """Fit latency and bandwidth to seconds by bytes, with equal relative errors for small and large sizes."""
     sizes = np.array([float(size) for size in times])
     seconds = np.array(list(times.values()))
     # relative least squares: minimise sum ((a + b s - t) / t)^2
@@ -56,7 +55,7 @@ def fit(times: Mapping[str, float]) -> LatencyBandwidth:
 
 
 def bytes_of(message: Mapping[str, Any], shards: int, deterministic: bool) -> float:
-    """What an allreduce of the same cost would move: a gather brings every shard's vector to all."""
+    """The bytes of an allreduce with the same cost: a gather sends every shard's vector to all."""
     everyone = message["kind"] == "gather" or (message["kind"] == "add" and deterministic)
     return 4.0 * message["length"] * (shards / 2 if everyone else 1)
 
@@ -76,9 +75,9 @@ def over_network(
     shards_per_node: int,
     deterministic: bool,
 ) -> float:
-    """Seconds of an iteration that all messages take when every node brings shards and batch of its own.
+    """Seconds of an iteration that all messages take when every node adds its own shards and batch.
 
-    Rows of a batch drawn from all shards grow with the batch, and so does what everyone must get of them.
+    Rows of a batch drawn from all shards grow with the batch, and so does the data that every node receives.
     """
     shards = shards_per_node * nodes
     total = 0.0

@@ -1,8 +1,8 @@
-"""How many ranks of a job should learn and how many act: the split with the highest modelled throughput.
+"""The number of learners and actors in a job with the highest modelled throughput.
 
 With u seconds of a learner and a seconds of an actor per unroll, L learners and A actors give min(A/a, L/u):
 acting and learning are balanced where L / A = u / a. The discrete-event model (workflow_models.py) adds
-what that leaves out: messages, the reduction among learners, and cores that ranks share.
+messages, the reduction among learners, and shared cores.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def evaluate(costs: Costs, plan: JobPlan, learners: int, ranks: int, shared: boo
 def recommend(
     costs: Costs, plan: JobPlan, ranks: int, shared: bool = False
 ) -> tuple[RankSplit, list[RankSplit]]:
-    """The best split and all that were looked at, by learners. From the balance of rates uphill."""
+    """The best split and all evaluated ones, by learners. Hill climbing from the balance of rates."""
     most = ranks - 1 if shared else ranks // 2  # each learner needs an actor of its own
     known: dict[int, RankSplit] = {}
 
@@ -55,7 +55,7 @@ def recommend(
 
 
 def _climb(speed: Callable[[int], float], start: int, most: int, stride: int) -> int:
-    """The place of a maximum, by strides that are halved; at equal speed the smaller one."""
+    """Position of the maximum, searched with halved strides; the smaller one of equal values."""
     best = start
     while stride:
         near = [n for n in (best - stride, best, best + stride) if 1 <= n <= most]

@@ -1,7 +1,7 @@
-"""Runs a config on several numbers of ranks and devices, and puts the model beside what was measured.
+"""Runs a config on several numbers of ranks and devices, and compares the model with the measurements.
 
-Two baselines: one worker alone, and as many workers side by side that know nothing of each other, one on each
-core. Cores share caches, memory and power, so what is lost against the second is what working together costs.
+Two baselines: one worker alone, and as many independent workers side by side, one on each core. Cores share
+caches, memory and power, so the loss against the second baseline is the cost of working together.
 
 weak: every worker (a device of a rank) gets as many shards, environment copies, samples and as much replay
 as the config says for the whole run; the time of an iteration should stay the same. strong: the config is
@@ -38,7 +38,7 @@ DEADLINE = 900.0  # seconds of one measurement, compiling included
 
 
 class Request(NamedTuple):
-    """What to measure."""
+    """A request for measurements."""
 
     config: configs.Config
     ranks: Sequence[int]
@@ -148,13 +148,13 @@ def measure_side_by_side(request: Request, workers: int, iterations: int) -> lis
     late = threading.Timer(DEADLINE, end)
     late.start()
     try:
-        for process in processes:  # all have compiled before one begins
+        for process in processes:  # all have compiled before one starts
             assert process.stdout is not None
             while (line := process.stdout.readline()) and line.strip() != "ready":
                 pass
         for process in processes:
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # its output says why
+            with contextlib.suppress(BrokenPipeError):  # its output has the reason
                 process.stdin.write(f"{iterations}\n")
                 process.stdin.flush()
         texts = [process.communicate() for process in processes]
@@ -166,7 +166,7 @@ def measure_side_by_side(request: Request, workers: int, iterations: int) -> lis
 
 
 def waiting_of(runs: Sequence[dict[str, Any]]) -> float:
-    """Seconds that an iteration would wait for the slowest of these workers, were they to meet after each.
+    """Seconds that an iteration would wait for the slowest of these workers, if they synchronised after each.
 
     The mean of (slowest - mean) over short chunks at the same time; delays of single iterations within a
     chunk are taken to be independent.
@@ -177,7 +177,7 @@ def waiting_of(runs: Sequence[dict[str, Any]]) -> float:
 
 
 def collect(request: Request, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """All layouts in turns, so that a change of the machine's mood hits all of them."""
+    """Measure all layouts in turns, so that changes of the machine's load affect all of them."""
     shards = request.config.workflow.resources().shards
     layouts = layouts_of(request)
     if request.mode == "strong":

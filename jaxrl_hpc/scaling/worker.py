@@ -1,10 +1,10 @@
-"""What every process of a scaling measurement runs; the first of a job prints one JSON object.
+"""The program of every process in a scaling measurement; the first of a job prints one JSON object.
 
     mpiexec -n N python -m jaxrl_hpc.scaling.worker '{"config": …, "seconds": 2.0}'
 
-Times chunks of iterations, then collectives alone: inside a compiled loop, as the workflow's engine does
-them, and by the MPI library itself (mpi4py, in place). With "wait": a run of its own that prints `ready` and
-starts at a line on stdin, so that several can be measured side by side.
+Times chunks of iterations, then collectives alone: inside a compiled loop, as in the workflow's engine, and
+by the MPI library itself (mpi4py, in place). With "wait": a separate run that prints `ready` and starts on a
+line from stdin, so that several can be measured side by side.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxrl_hpc.workflows.sharded.execution import SAME, placed
 from jaxrl_hpc.workflows.sharded.workflow import Sharded
 
 SIZES = (8, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)  # bytes of an allreduce
-CHUNKS = 12  # that one measurement is divided into
+CHUNKS = 12  # parts of one measurement
 SHORT_SECONDS, SHORT_CHUNKS = 2e-3, 200  # chunks about as short as the time between two collectives
 
 

@@ -1,11 +1,9 @@
-"""Workflows as processes of a discrete-event simulation: throughput, idle time, lag, and what saturates.
+"""Workflows as processes of a discrete-event simulation: throughput, idle time, lag, bottlenecks.
 
     outcome = simulate(Costs(...), JobPlan("async", learners=1, actors=120))
 
-The run goes on until a number of unrolls has been learned from, and its second half is measured.
-
-What the model leaves out: the end of a run, evaluation, checkpoints, caches, and networks with more traffic
-than they can carry.
+The run continues until a number of unrolls has been learned from, and its second half is measured. Not
+modelled: the end of a run, evaluation, checkpoints, caches, and saturated networks.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class ActorLearnerModel(SimulatedJob):
             self.send(home, (number, version), transfer)
 
     def take(self, number: int) -> Process:
-        """An unroll for a learner, and what taking it costs."""
+        """An unroll for a learner, and the cost of taking it."""
         costs, rank = self.costs, self.learners[number]
         item = yield from self.inboxes[number].get()
         if self.two_sided:
@@ -97,7 +95,7 @@ class ActorLearnerModel(SimulatedJob):
 
 
 class ShardedModel(SimulatedJob):
-    """Everybody acts, learns and reduces together."""
+    """All ranks act, learn and reduce together."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -119,7 +117,7 @@ class ShardedModel(SimulatedJob):
 
 
 class CentralInferenceModel(SimulatedJob):
-    """Environment ranks send observations; a server answers batches of them and learns in between."""
+    """Environment ranks send observations; a server answers them in batches and learns in between."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -181,7 +179,7 @@ class CentralInferenceModel(SimulatedJob):
 
 
 class ParameterServerModel(SimulatedJob):
-    """Workers act and learn alone, and meet only where the parameters are."""
+    """Workers act and learn independently, and share only the parameters."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -214,7 +212,7 @@ class ParameterServerModel(SimulatedJob):
         return rules.get(rule, self.by_server)
 
     def by_lock(self, rank: SimulatedRank) -> Process:
-        """Read, add and write while nobody else may."""
+        """Read, add and write exclusively."""
         costs, station = self.costs, self.stations["the lock"]
         seconds = 2 * costs.atomic + 2 * costs.copy.time(costs.params)
         yield from station.enter()
@@ -225,7 +223,7 @@ class ParameterServerModel(SimulatedJob):
         yield from rank.work(2 * self.costs.copy.time(self.costs.params))
 
     def by_accumulate(self, rank: SimulatedRank) -> Process:
-        """Sums of elements pass one after the other at their target; reads do not."""
+        """Element-wise sums are serialised at their target; reads are not."""
         costs, station = self.costs, self.stations["the window"]
         seconds = costs.atomic + costs.copy.time(costs.params)
         yield from station.enter()
@@ -253,7 +251,8 @@ class ParameterServerModel(SimulatedJob):
 
 
 class GossipModel(ParameterServerModel):
-    """Workers write into their own memory and read one neighbour's: nothing that they could queue for."""
+    """Workers write into their own memory and read a neighbour's: there is no shared resource to queue
+    for."""
 
     def exchange_by(self, rule: Rule) -> Callable[[SimulatedRank], Process]:
         return self.by_hogwild

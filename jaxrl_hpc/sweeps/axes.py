@@ -1,7 +1,7 @@
-"""The values that axes take.
+"""Values of axes.
 
-Each random axis has a stream of its own, made from its name, so that its k-th draw depends neither on
-other axes nor on how many draws there are: a sweep can grow without losing what was done.
+Each random axis has its own stream, derived from its name, so that its k-th draw depends neither on other
+axes nor on the number of draws: a sweep can grow without losing finished trials.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl_hpc.sweeps.spec import Axis, SweepSpec
 
-DIGITS = 4  # of made-up values, so that tables can be read; relative to the range where that is narrow
+DIGITS = 4  # digits of generated values, for readable tables; relative to the range where that is narrow
 
 
 def _spread(axis: Axis) -> tuple[tuple[float, float], bool]:
@@ -51,7 +51,7 @@ def drawn(axis: Axis, name: str, samples: int, seed: int, whole: bool) -> list[A
     uniform = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(samples)
     if axis.choice is not None:
         return [axis.choice[int(u * len(axis.choice))] for u in uniform]
-    if axis.random is not None and whole:  # both ends as likely as what lies between
+    if axis.random is not None and whole:  # both ends as likely as the values between them
         low, high = axis.random
         return [int(low + u * (high - low + 1)) for u in uniform]
     return [place(axis, float(u), whole) for u in uniform]

@@ -1,6 +1,6 @@
 """Charts of a sweep: a metric along one axis, and over two.
 
-Where a sweep has more axes than a chart, the others are held at the values of the best combination: an
+Where a sweep has more axes than a chart, the others are fixed at the values of the best combination: an
 average over them would mix good and bad settings.
 """
 
@@ -22,7 +22,8 @@ def is_numeric(values: Sequence[Any]) -> bool:
 
 
 def is_logarithmic(plan: SweepPlan, key: str, values: Sequence[Any]) -> bool:
-    """Spaced by factors: said so in the sweep, or seen in at least three listed values."""
+    """Whether an axis is logarithmic: declared in the sweep, or inferred from at least three listed
+    values."""
     axis = plan.spec.axes[key]
     if axis.kind in ("log_uniform", "grid", "random"):
         return axis.kind == "log_uniform" or axis.log
@@ -38,7 +39,7 @@ def at_best(ranked: Sequence[Standing], keys: Sequence[str]) -> list[Standing]:
 
 
 def held(ranked: Sequence[Standing], keys: Sequence[str]) -> str:
-    """What the other axes are held at, in words."""
+    """The fixed values of the other axes, in words."""
     best = ranked[0].values
     parts = [f"{key} {shown(value)}" for key, value in best.items() if key not in keys]
     return f" at {', '.join(parts)}" if parts else ""
@@ -124,7 +125,7 @@ def _points(plan: SweepPlan, first: str, second: str, ranked: Sequence[Standing]
 
 
 def _axis(plan: SweepPlan, key: str, values: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """Where a value lies, and the axis: its categories, or whether it is logarithmic and its own ticks."""
+    """The position of a value, and the axis: its categories, or its scale and ticks."""
     ordered = _ordered(values)
     if not is_numeric(values):
         places = {str(value): index for index, value in enumerate(ordered)}

@@ -1,4 +1,4 @@
-"""One table with a row per trial: its axis values, its result, and where it came from."""
+"""One table with a row per trial: axis values, result, and origin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILD = ("params_sha256", "version", "commit")
 
 
 def rows(plan: SweepPlan, directory: SweepDirectory) -> list[dict[str, Any]]:
-    """A row per trial of the plan, those without a result too."""
+    """A row per trial of the plan, including those without a result."""
     table = []
     task_of = {trial.id: task.index for task in plan.tasks for trial in task.trials}
     for trial in plan.trials:
@@ -68,7 +68,7 @@ class Standing(NamedTuple):
 
     combination: str
     values: dict[str, Any]
-    seeds: int  # that went to the end
+    seeds: int  # that finished
     diverged: int
     metric: float  # score over seeds
     low: float

@@ -1,10 +1,10 @@
-"""Files of a sweep, laid out so that no two tasks ever write the same one.
+"""Files of a sweep, arranged so that no two tasks write the same one.
 
 runs/sweeps/<name>/
-  plans/<id>.yaml      the sweep as it was started: self-contained, written once, never changed
-  trials/<id>/         result of a trial, there as a whole or not at all: config.yaml, metrics/, summary.json
-  tasks/<id>/          work of a task, under its lock; what is in there is of no use once its trials are done
-  broken/              trials' folders that could not be read and were trained again
+  plans/<id>.yaml      the sweep as it was started: self-contained, never changed
+  trials/<id>/         result of a trial, complete or absent: config.yaml, metrics/, summary.json
+  tasks/<id>/          work of a task, under its lock; not needed once its trials are done
+  broken/              unreadable folders of trials that were trained again
   rungs/<plan>/<n>/    scores at a rung of successive halving, one file per task
   slurm/               job scripts and logs
 """
@@ -45,11 +45,11 @@ class SweepDirectory:
         self.slurm = self.path / "slurm"
         self.table = self.path / "results.parquet"
         self.report = self.path / "report.html"
-        self.trust = False  # import code that plans here name, also if this user did not make them
+        self.trust = False  # import code that plans here name, even if this user did not make them
 
     @classmethod
     def of(cls, spec: SweepSpec, path: str | Path | None, source: str | Path) -> SweepDirectory:
-        """The folder that was asked for, the one whose plan `source` is, or runs/sweeps/<name>."""
+        """The requested folder, the folder whose plan `source` is, or runs/sweeps/<name>."""
         if path is not None:
             return cls(path)
         origin = Path(source)
@@ -68,7 +68,7 @@ class SweepDirectory:
     # -- plans ---------------------------------------------------------------
 
     def freeze(self, plan: SweepPlan, write: bool = True) -> Path:
-        """Keep the plan, so that later edits of files do not reach tasks that wait in a queue.
+        """Freeze the plan, so that later edits of files do not affect queued tasks.
 
         UserError if results here were made with another base config.
         """
@@ -85,12 +85,12 @@ class SweepDirectory:
             self.plans.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder of the sweep {self.path}: {error.strerror}") from error
-        # the name stands for the content: whoever writes it at the same time writes the same bytes
+        # the name is a hash of the content, so concurrent writers write the same bytes
         write_atomically(path, yaml.safe_dump(data, sort_keys=False).encode())
         return path
 
     def check_unchanged(self, plan: SweepPlan) -> None:
-        """Every plan that was ever started here has this base, and with halving these trials."""
+        """Check that all plans started here have this base, and with halving these trials."""
         free = changeable(plan.trials[0].config)
         own = set(named_code(plan.spec.model_dump(mode="json"), SPEC_PARTS).values())
         for path in sorted(self.plans.glob("*.yaml")):
@@ -109,14 +109,14 @@ class SweepDirectory:
             others = [p.name for p in (self.path / "rungs").glob("*") if p.name != plan.id]
             if others:
                 raise UserError(
-                    f"{self.path} holds a halving of other trials: what went on was decided among those; "
+                    f"{self.path} holds a halving of other trials, whose ranking does not apply to these; "
                     "choose another folder with --dir"
                 )
 
     # -- results -------------------------------------------------------------
 
     def result(self, trial_id: str) -> dict[str, Any] | None:
-        """A trial's summary; None if it has none, or a broken one."""
+        """A trial's summary; None if it is missing or damaged."""
         run = RunDirectory(self.trials / trial_id)
         try:
             summary = run.read_summary()
@@ -148,11 +148,11 @@ class SweepDirectory:
         except OSError:
             if self.result(trial.id) is None:
                 raise
-            shutil.rmtree(made.path)  # another plan's task was faster: the same trial, the same result
+            shutil.rmtree(made.path)  # a task of another plan was faster: same trial, same result
 
 
 def _settled(base: dict[str, Any], axes: Iterable[str]) -> dict[str, Any]:
-    """A base config with all defaults, without what the sweep or its axes set."""
+    """A base config with all defaults, except what the sweep or its axes set."""
     data = configs.from_dict(base).to_dict()
     for path in ("run.name", "run.seed", "run.seeds", *axes):
         *sections, name = path.split(".")

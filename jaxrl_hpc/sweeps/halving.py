@@ -1,12 +1,11 @@
-"""Successive halving (Jamieson and Talwalkar 2016): all trials start, the best part of them goes on.
+"""Successive halving (Jamieson and Talwalkar 2016): all trials start, the best ones continue.
 
-With R rungs and factor f, trials are compared after 1/f^(R-1), …, 1/f of the budget, and one in f goes
-on each time. A rung is a pause, not a shorter run: schedules are those of the whole budget, so a trial
-that goes to the end has the bits of one that was never compared with anything.
+With R rungs and factor f, trials are compared after 1/f^(R-1), …, 1/f of the budget, and one in f continues
+each time. A rung is a pause, not a shorter run: schedules are those of the whole budget, so a trial that
+finishes has the same bits as without halving.
 
-Combinations of axis values are compared by the mean of the metric over their seeds, among all tasks.
-Which go on follows from the scores alone, so every task finds the same answer by itself once all scores
-of a rung are there.
+Combinations of axis values are compared by the mean of the metric over their seeds, among all tasks. The
+decision depends only on the scores, so every task finds the same answer once all scores of a rung exist.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def budgets(spec: SweepSpec, config: Config) -> list[int | None]:
 
 
 def combination(trial: Trial) -> str:
-    """What trials share that differ in the seed only."""
+    """Key of trials that differ only in the seed."""
     return digest(trial.values)
 
 
@@ -62,7 +61,7 @@ def read_scores(plan: SweepPlan, directory: SweepDirectory, rung: int) -> dict[s
 
 
 def competitors(plan: SweepPlan, directory: SweepDirectory, rung: int) -> list[Trial] | None:
-    """Trials that take part in a rung; None while that is not decided."""
+    """Trials that take part in a rung; None while undecided."""
     if rung == 0:
         return list(plan.trials)
     going_on = survivors(plan, directory, rung - 1)
@@ -70,7 +69,7 @@ def competitors(plan: SweepPlan, directory: SweepDirectory, rung: int) -> list[T
 
 
 def survivors(plan: SweepPlan, directory: SweepDirectory, rung: int) -> set[str] | None:
-    """Trials that go on after a rung; None while scores of that rung are missing."""
+    """Trials that continue after a rung; None while scores of that rung are missing."""
     assert plan.spec.halving is not None
     trials = competitors(plan, directory, rung)
     scores = read_scores(plan, directory, rung)
@@ -81,7 +80,7 @@ def survivors(plan: SweepPlan, directory: SweepDirectory, rung: int) -> set[str]
     for trial in trials:
         groups.setdefault(combination(trial), []).append(trial)
 
-    merits: list[tuple[float, str]] = []  # the name breaks ties, the same way everywhere
+    merits: list[tuple[float, str]] = []  # ties are broken by name, so that all tasks agree
     for name, members in groups.items():
         values = [value for trial in members if (value := scores[trial.id]) is not None]
         if len(values) == len(members):  # none of its seeds diverged

@@ -1,8 +1,8 @@
 """All tasks of a sweep on this machine, using every core.
 
-Each task is a process of its own with cores of its own, as many at a time as there are cores: devices of one
-process share XLA's threads and get in each other's way (docs/results/packing.md).
-A task that fails does not stop the others.
+Each task is a separate process with its own cores, as many at a time as there are cores: devices of one
+process share XLA's threads and slow each other down (docs/results/packing.md). A task that fails does not
+stop the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.1
 
 
 def command(plan_file: Path, directory: SweepDirectory, index: int | str) -> list[str]:
-    """The command that brings one task as far as it can go."""
+    """The command that runs one task as far as possible."""
     start = [sys.executable, "-m", "jaxrl_hpc.cli.main", "sweep", "run", str(plan_file)]
     return [*start, "--dir", str(directory.path), "--trust", "--task", str(index)]
 
@@ -51,7 +51,7 @@ def run_all(
     jobs: int | None = None,
     quiet: bool = False,
 ) -> int:
-    """Run all tasks; `quiet` keeps what they print themselves from being seen.
+    """Run all tasks; `quiet` hides their own output.
 
     Exit code: 0 all trials have results, 1 some task failed, 75 stopped by a signal after saving.
     """
@@ -65,7 +65,7 @@ def run_all(
                 return EXIT_SAVED
             failed |= {i: code for i, code in codes.items() if code}
             if not any(codes.values()) and _progress(plan, directory) == before:
-                say("what is left waits at a rung for scores of tasks that do not come")
+                say("the remaining tasks wait at a rung for scores of tasks that do not run")
                 return 1
     for index, code in sorted(failed.items()):
         say(f"task {index} failed with exit code {code}; run it alone with --task {index} to see why")
@@ -73,7 +73,7 @@ def run_all(
 
 
 def _progress(plan: SweepPlan, directory: SweepDirectory) -> tuple[int, int]:
-    """Grows with everything that a task does."""
+    """A number that increases with the progress of a task."""
     results = sum(directory.result(trial.id) is not None for trial in plan.trials)
     return results, len(list((directory.path / "rungs").rglob("*.json")))
 
@@ -113,7 +113,7 @@ def _round(
 
 
 def _start(arguments: list[str], cores: list[int], quiet: bool) -> subprocess.Popen[bytes]:
-    """A process on these cores: it inherits what its parent may use when it is made."""
+    """Start a process on these cores: it inherits its parent's affinity."""
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:

@@ -1,9 +1,9 @@
 """From a sweep file to trials, and from trials to tasks.
 
-A trial is a whole config and a seed; its id is a hash of both, so it names the same work wherever and
-whenever it is planned. Trials whose configs differ only in traced hyperparameters and the seed share a
-compiled program, and up to `trials_per_task` of them train side by side as one task. A static setting
-that differs makes another program, hence another task.
+A trial is a whole config and a seed; its id is a hash of both, so equal work has the same id in every plan.
+Trials whose configs differ only in traced hyperparameters and the seed share a compiled program, and up to
+`trials_per_task` of them train side by side as one task. A different static setting needs another program,
+hence another task.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Task:
 
 
 class SweepPlan(NamedTuple):
-    """Everything that a sweep file means."""
+    """An expanded sweep file."""
 
     spec: SweepSpec
     trials: tuple[Trial, ...]
     tasks: tuple[Task, ...]
-    repeated: int  # combinations that meant the same as an earlier one
+    repeated: int  # combinations that duplicate an earlier one
 
     @property
     def id(self) -> str:
@@ -66,20 +66,20 @@ class SweepPlan(NamedTuple):
 
 
 def digest(data: Any) -> str:
-    """Twelve hexadecimal digits that stand for plain data."""
+    """A hash of plain data with twelve hexadecimal digits."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def is_traced(config: Config, key: str) -> bool:
-    """Does this dotted name mean an argument of the compiled program?"""
+    """Whether this dotted name is an argument of the compiled program."""
     section, _, name = key.partition(".")
     part = getattr(config, section, None) if section in TRACED_SECTIONS else None
     return part is not None and name in traced_names(part)
 
 
 def _identity(config: Config) -> dict[str, Any]:
-    """The settings that decide a trial's result; the mode of seeds decides its last bits."""
+    """The settings that determine a trial's result, including the mode of seeds, which affects last bits."""
     data = config.to_dict()
     for name in {*changeable_names(config.run), "name", "seeds"} - {"seeds_mode"}:
         data["run"].pop(name, None)
@@ -108,9 +108,8 @@ def make_trial(spec: SweepSpec, values: dict[str, Any], seed: int) -> Trial:
     except UserError as error:
         chosen = ", ".join(f"{key}={value}" for key, value in values.items())
         raise UserError(f"the trial with {chosen}: {str(error).splitlines()[0]}") from None
-    workflow: Any = config.workflow
-    if workflow.name != "fused":
-        raise UserError(f"workflow.name: sweeps train the fused workflow, not {workflow.name!r}")
+    if config.workflow.name != "fused":
+        raise UserError(f"workflow.name: sweeps train the fused workflow, not {config.workflow.name!r}")
     identity = digest(_identity(config))
     run = config.run.model_copy(update={"name": f"{spec.name}-{identity}"})
     config = config.model_copy(update={"run": run})
@@ -140,7 +139,7 @@ def make_plan(spec: SweepSpec) -> SweepPlan:
 
 
 def value_of(config: Config, key: str) -> Any:
-    """The base's value of a dotted name; None if it has none (the trial will say so)."""
+    """The base's value of a dotted name; None if it has none (the trial reports that)."""
     value: Any = config
     for part in key.split("."):
         value = getattr(value, part, None)

@@ -30,7 +30,7 @@ CURVES = 5
 
 
 class Results(NamedTuple):
-    """What the sections are made from."""
+    """Data for the sections."""
 
     plan: SweepPlan
     directory: SweepDirectory
@@ -44,7 +44,7 @@ def write_sweep_report(path: str | Path, output: str | Path, *, trust: bool = Fa
     results = Results(plan, directory, rows(plan, directory), standings(plan, directory))
     if not results.ranked:
         raise UserError(
-            f"{path}: no trial has finished yet; jaxrl-hpc sweep status {path} says how far it is"
+            f"{path}: no trial has finished yet; jaxrl-hpc sweep status {path} shows its progress"
         )
     curves = [_curve_data(results, entry) for entry in results.ranked[:CURVES]]
     places = {run.name: index % len(PALETTE) for index, run in enumerate(curves)}
@@ -122,13 +122,13 @@ def best_table(results: Results, places: Places) -> Section:
     note += f"In brackets: {score_text(results.ranked[0].seeds).partition(', ')[2] or 'one seed'}."
     html = table_html(columns, lines, "Best combinations")
     html += command_html(
-        "The best again, alone, with the same bits", f"jaxrl-hpc train {best} --run-dir runs/best"
+        "Repeat the best one alone, bit for bit", f"jaxrl-hpc train {best} --run-dir runs/best"
     )
     return Section("best", "Best combinations", html, note=note)
 
 
 def slices(results: Results) -> Section | None:
-    """The metric against each axis: a point per trial, a line through what its values give on average."""
+    """The metric against each axis: a point per trial, a line through the scores of its values."""
     spec = results.plan.spec
     done = [r for r in results.rows if r["status"] == "finished" and r.get(spec.metric) is not None]
     diverged = [row for row in results.rows if row["status"] == "diverged"]
@@ -137,11 +137,9 @@ def slices(results: Results) -> Section | None:
         for position, key in enumerate(spec.axes)
     ]
     charts = [chart for chart in made if chart is not None]
-    note = (
-        f"Points: the {len(done)} of {len(results.rows)} trials that went to the end. Line: the other axes "
-    )
-    note += "held at the values of the best combination, score over seeds with its interval or range."
-    note += " Crosses at the foot: trials that diverged." if diverged else ""
+    note = f"Points: the {len(done)} of {len(results.rows)} trials that finished. Line: the other axes "
+    note += "fixed at the values of the best combination, score over seeds with its interval or range."
+    note += " Crosses at the bottom: trials that diverged." if diverged else ""
     return Section("slices", "Axis by axis", charts=charts, note=note, layout="pair") if charts else None
 
 
@@ -154,7 +152,8 @@ def interactions(results: Results) -> Section | None:
         for i, (a, b) in enumerate(pairs)
     ]
     note = f"Colour and number: {title(results.plan.spec.metric).lower()}, score over seeds, the other axes "
-    note += "held at the values of the best combination; where few combinations share those, all are points."
+    note += "fixed at the values of the best combination; if few combinations share "
+    note += "those, all are shown as points."
     return Section("pairs", "Two axes at a time", charts=charts, note=note, layout="pair") if charts else None
 
 
@@ -171,7 +170,7 @@ def learning(results: Results, curves: Sequence[RunData], places: Places) -> Sec
 
 
 def outcome_table(results: Results) -> Section | None:
-    """Trials that did not go to the end, and why."""
+    """Trials that did not finish, and the reason."""
     spec = results.plan.spec
     lines = []
     for row in results.rows:
@@ -189,9 +188,9 @@ def outcome_table(results: Results) -> Section | None:
     if not lines:
         return None
     columns = [*spec.axes, "Seed", "Status", "At step", "Trial"]
-    html = table_html(columns, lines, "Trials that did not go to the end")
+    html = table_html(columns, lines, "Trials that did not finish")
     return Section(
         "others",
-        "Trials that did not go to the end",
+        "Trials that did not finish",
         Markup("<details><summary>{} trials</summary>{}</details>").format(len(lines), html),
     )

@@ -1,8 +1,8 @@
-"""One task of a sweep: train its trials side by side, then write one result for each.
+"""One task of a sweep: trains its trials side by side, then writes a result for each.
 
-Whatever happens, starting the same task again is right: finished trials are left alone, a task that was
-stopped or killed goes on from its checkpoint, a trial whose result is broken is trained again alone. With
-successive halving a task does its part of a rung, and ends when it has to wait for other tasks.
+A task can be started again at any time: finished trials are kept, a task that was stopped or killed continues
+from its checkpoint, a trial with a damaged result is trained again alone. With successive halving a task does
+its part of a rung, and ends when it has to wait for other tasks.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from jaxrl_hpc.sweeps.plan import SweepPlan, Task, Trial
 Say = Callable[[str], None]
 DONE, SAVED, WAITING = "done", "saved", "waiting"
 PAUSED = {
-    SAVED: "saved and stopped, as it was asked to; the same command continues",
-    WAITING: "waits for other tasks at a rung; the same command continues after those",
+    SAVED: "saved and stopped on request; the same command continues",
+    WAITING: "waits for other tasks at a rung; repeat the command after those",
 }
 
 
 RECORD_LOST = (
-    "without it the trials in {work} are not known: put it back, or remove that folder to train them again"
+    "without it the trials in {work} are unknown: restore it, or remove that folder to train them again"
 )
 
 
 class Told(NamedTuple):
-    """How people hear of a task."""
+    """Output of a task."""
 
     say: Say
     progress: type[Progress]
 
 
 class TaskOutcome(NamedTuple):
-    """How a call of run_task ended."""
+    """Result of a call of run_task."""
 
     state: str  # DONE; SAVED: stopped by a signal, state on disk; WAITING: for other tasks at a rung
-    text: str  # one line for people
+    text: str  # one line of text
 
 
 def run_task(
@@ -67,7 +67,7 @@ def run_task(
     say: Say = print,
     progress: type[Progress] = Progress,
 ) -> TaskOutcome:
-    """Bring a task as far as it can go. `say` gets lines of text, `progress` shows how far it is."""
+    """Run a task as far as possible. `say` gets lines of text, `progress` displays its progress."""
     told = Told(say, progress)
     task = plan.task(index)
     folder = directory.task(task)
@@ -91,7 +91,8 @@ def run_task(
 def _lanes_of_work(work: Path, task: Task, pending: Sequence[Trial]) -> list[Trial]:
     """The trials that an interrupted start was training, else those without a result.
 
-    A result may be there already: killed while writing results, the task still has to write the others.
+    Some results may exist already: a task that was killed while writing results still has to write the
+    others.
     """
     record = work / "trials.json"
     known = {trial.id: trial for trial in task.trials}
@@ -108,10 +109,10 @@ def _lanes_of_work(work: Path, task: Task, pending: Sequence[Trial]) -> list[Tri
 
 
 def _clear(work: Path) -> None:
-    """Delete what a task needs no more: its own files, nothing else."""
+    """Delete the files of a finished task, and nothing else."""
     for folder in sorted(work.glob("rung-*")):
         files.discard(folder)
-    (work / "trials.json").unlink()  # last: rungs without it are taken for damage
+    (work / "trials.json").unlink()  # last: rungs without it would count as damage
     for folder in (work / "results", work):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -151,7 +152,7 @@ def _run_rungs(
 def _train(
     task: Task, trials: Sequence[Trial], folder: Path, before: Path | None, until: int | None, told: Told
 ) -> dict[str, Any] | None:
-    """The summary of a segment of the packed run; None when a signal stopped it."""
+    """The summary of a segment of the packed run; None if a signal stopped it."""
     config = trials[0].config  # the others differ in what their lanes carry
     run = config.run.model_copy(
         update={"name": f"{config.run.name.rpartition('-')[0]}.{task.id[:6]}", "tensorboard": False}
@@ -204,7 +205,7 @@ def _write_results(
 
 
 def first_not_finite(rows: Sequence[dict[str, Any]]) -> int | None:
-    """Environment steps of the first training row in which learning gave a number that is none."""
+    """Environment steps of the first training row with a NaN."""
     for row in rows:
         learned = {k: v for k, v in row.items() if not k.startswith("episode") and isinstance(v, float)}
         if row["kind"] == "train" and not np.isfinite(list(learned.values())).all():
@@ -213,7 +214,7 @@ def first_not_finite(rows: Sequence[dict[str, Any]]) -> int | None:
 
 
 def check_metric(plan: SweepPlan, config: Config) -> None:
-    """A metric that no evaluation gives is better refused before training than after."""
+    """Refuse metrics that evaluations do not have before training."""
     if plan.spec.metric == "eval_return":
         return
     parts = build(config)

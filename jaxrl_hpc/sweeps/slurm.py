@@ -1,9 +1,9 @@
-"""A sweep as a Slurm job array: one element per task that still has something to do.
+"""A sweep as a Slurm job array: one element per unfinished task.
 
-The job script passes Slurm's signals (before the time limit, at preemption) on to the task, which saves
-and ends; then the job goes back to the queue and continues exactly. With successive halving the array is
-submitted once per rung, each after the one before it has ended: the same command takes every task as far
-as it can go.
+The job script passes Slurm's signals (before the time limit, at preemption) on to the task, which saves and
+ends; then the job goes back to the queue and continues exactly. With successive halving the array is
+submitted once per rung, each after the previous one has ended: the same command runs every task as far as
+possible.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCRIPT = """\
 {setup}
 {command}
 """
-# also in scripts/slurm/, so that people see it where they look; a test keeps them equal
+# also in scripts/slurm/, for users to see; a test keeps them equal
 WAIT_AND_REQUEUE = """\
 run=$!
 # USR1 (sent before the time limit) and TERM (preemption) are passed on; the run saves and ends with code 75.
@@ -109,11 +109,11 @@ def submit(plan: SweepPlan, plan_file: Path, directory: SweepDirectory) -> list[
     if not tasks:
         return []
     if not shutil.which("sbatch"):
-        raise UserError("there is no sbatch on this machine; look at the script with --dry-run")
+        raise UserError("there is no sbatch on this machine; --dry-run shows the script")
     queued = jobs_in_queue(directory.slurm)
     if queued:
         raise UserError(
-            f"the sweep is in the queue already as job {', '.join(queued)}; "
+            f"the sweep is already in the queue as job {', '.join(queued)}; "
             f"wait for it, or end it with: scancel {' '.join(queued)}"
         )
     check_array_size(max(tasks))
@@ -150,12 +150,12 @@ def jobs_in_queue(folder: Path) -> list[str]:
     jobs = [json.loads(line)["job"] for line in record.read_text().splitlines() if line.strip()]
     listed = subprocess.run(
         ["squeue", "--noheader", "--format=%F", f"--jobs={','.join(jobs)}"], capture_output=True, text=True
-    )  # an error here means that none of them is known any more
+    )  # an error means that none of them is known any more
     return [job for job in jobs if job in listed.stdout.split()]
 
 
 def check_array_size(largest: int) -> None:
-    """Centres limit the indices of an array."""
+    """Check the limit on array indices of this Slurm."""
     if not shutil.which("scontrol"):
         return
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]))

@@ -1,4 +1,4 @@
-"""A sweep file: a base config, axes that vary it, seeds, a budget, and how to run it all.
+"""A sweep file: a base config, axes that vary it, seeds, a budget, and how to run it.
 
     base: cartpole_dqn
     budget: 50_000
@@ -42,8 +42,8 @@ class Axis(Schema):
     grid: Bounds | None = static(None, "evenly spaced values from the first to the second, `points` of them")
     points: int | None = static(None, "grid: how many", ge=2, le=10_000)
     log: bool = static(False, "grid: spaced evenly in the logarithm")
-    random: Bounds | None = static(None, "drawn evenly between two bounds")
-    log_uniform: Bounds | None = static(None, "drawn evenly in the logarithm between two bounds")
+    random: Bounds | None = static(None, "drawn uniformly between two bounds")
+    log_uniform: Bounds | None = static(None, "drawn uniformly in the logarithm between two bounds")
     choice: tuple[Any, ...] | None = static(None, "drawn from these values", min_length=1)
 
     @property
@@ -70,16 +70,16 @@ class Axis(Schema):
 
 
 class HalvingConfig(Schema):
-    """Successive halving: all trials start, at each rung the best part goes on."""
+    """Successive halving: all trials start, at each rung the best ones continue."""
 
-    rungs: int = static(3, "how often trials are compared, the end included", ge=2, le=10)
-    factor: int = static(3, "one in this many goes on; rungs are this factor apart", ge=2, le=10)
+    rungs: int = static(3, "how often trials are compared, including at the end", ge=2, le=10)
+    factor: int = static(3, "one in this many continues; rungs are this factor apart", ge=2, le=10)
 
 
 class SlurmConfig(Schema):
-    """What the job array asks for. Anything else goes into `options`, as sbatch takes it."""
+    """Resources of the job array. Other sbatch options go into `options`."""
 
-    partition: str | None = static(None, "where to queue", pattern=SLURM_NAMES)
+    partition: str | None = static(None, "Slurm partition", pattern=SLURM_NAMES)
     account: str | None = static(None, "who pays", pattern=SLURM_NAMES)
     time: str | None = static(
         None, "time limit of a task: minutes, hours:minutes:seconds or days-hours", pattern=r"^[\d:-]+$"
@@ -87,8 +87,8 @@ class SlurmConfig(Schema):
     cpus_per_task: int = static(1, "cores of a task; its trials share them", ge=1)
     mem: str | None = static(None, "memory of a task, such as 8G", pattern=r"^\d+[KMGT]?$")
     at_once: int = static(0, "tasks of the array that may run at the same time; 0: no limit", ge=0)
-    signal_seconds: int = static(60, "a task is told to save this long before its time limit", ge=1)
-    requeue: bool = static(True, "a task that had to stop goes back to the queue and continues")
+    signal_seconds: int = static(60, "a task saves and stops this long before its time limit", ge=1)
+    requeue: bool = static(True, "a task that had to stop is requeued and continues")
     options: tuple[str, ...] = static((), "further sbatch options, such as --qos=long")
     modules: tuple[str, ...] = static((), "modules to load")
     setup: tuple[str, ...] = static((), "shell lines before the task starts")
@@ -118,12 +118,14 @@ class SweepSpec(Schema):
     overrides: dict[str, Any] = static({}, "settings of all trials, by dotted name")
     axes: dict[str, Axis] = static({}, "what varies, by dotted name")
     samples: int | None = static(None, "draws of the random axes", ge=1, le=1_000_000)
-    draw_seed: int = static(0, "of those draws; more samples keep the earlier ones", ge=0)
+    draw_seed: int = static(0, "seed of those draws; more samples keep the earlier ones", ge=0)
     seeds: int = static(1, "seeds of every combination, from the base's run.seed on", ge=1, le=100_000)
     budget: int | None = static(None, "environment steps of a trial (run.total_env_steps)", ge=1)
-    metric: str = static("eval_return", "what trials are compared by, from the evaluation at their end")
-    goal: Literal["maximise", "minimise"] = static("maximise", "which way the metric is better")
-    trials_per_task: int = static(64, "trials that train side by side in one program at most", ge=1)
+    metric: str = static("eval_return", "metric of the final evaluation by which trials are compared")
+    goal: Literal["maximise", "minimise"] = static(
+        "maximise", "whether larger or smaller values of the metric are better"
+    )
+    trials_per_task: int = static(64, "upper bound on trials that train side by side in one program", ge=1)
     halving: HalvingConfig | None = None
     slurm: SlurmConfig = SlurmConfig()
 
@@ -139,7 +141,7 @@ class SweepSpec(Schema):
             raise ValueError(f"{twice[0]} is both an axis and an override")
         drawn = [key for key, axis in self.axes.items() if axis.drawn]
         if drawn and self.samples is None:
-            raise ValueError(f"{drawn[0]} is drawn at random: say how often, such as samples: 16")
+            raise ValueError(f"{drawn[0]} is drawn at random: set the number of draws, such as samples: 16")
         if not drawn and self.samples is not None:
             raise ValueError("samples counts draws of random axes, and there are none")
         return self
@@ -170,14 +172,14 @@ def load_spec(
     *,
     trust: bool = False,
 ) -> SweepSpec:
-    """A sweep file with its base config put in, so that it depends on no other file any more.
+    """A sweep file with its base config included, so that it depends on no other file.
 
     Args:
       name: as for `find_spec`.
       overrides: settings of all trials.
       changes: keys of the sweep itself that replace those of the file.
-      trust: allow a plan in a sweep's folder to name code, also if somebody else made it; a file that is
-        named is trusted.
+      trust: allow a plan in a sweep's folder to name code, even if somebody else made it; a file given by
+        name is trusted.
     """
     source = find_spec(name)
     data = configs.read_yaml(source)
@@ -193,7 +195,7 @@ def load_spec(
 
 
 def spec_of(data: dict[str, Any], folder: Path, overrides: tuple[str, ...] = ()) -> SweepSpec:
-    """A sweep from plain data, its base config put in. `folder`: where a relative path of the base begins."""
+    """A sweep from plain data, with its base config included. `folder`: base of relative paths."""
     if isinstance(data.get("axes"), dict):  # a plain list is short for its long form
         axes = {k: {"values": v} if isinstance(v, list) else v for k, v in data["axes"].items()}
         data = data | {"axes": axes}
@@ -229,7 +231,7 @@ def _base(spec: SweepSpec, folder: Path, overrides: tuple[str, ...]) -> dict[str
             raise UserError(f"override {text!r}: the sweep sets {text.partition('=')[0]} itself")
         configs.apply_override(data, text)
     configs.search_beside(folder, data)
-    config = configs.from_dict(data)  # a mistake in the base is best said before trials are made
+    config = configs.from_dict(data)  # report mistakes in the base before trials are made
     if config.run.code_dirs:  # tasks may run elsewhere
         configs.put(data, "run.code_dirs", list(config.run.code_dirs))
     return data

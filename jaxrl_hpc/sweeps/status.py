@@ -1,4 +1,4 @@
-"""How far a sweep is, from its files alone: right at any moment, on any machine that sees them."""
+"""Progress of a sweep, from its files alone, on any machine that sees them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TaskStatus:
     index: int
     id: str
     counts: dict[str, int]  # finished, diverged, stopped, missing -> trials
-    running: str | None  # who works on it
-    env_steps: int  # how far unfinished work has come, as far as it is on disk
+    running: str | None  # the process that works on it
+    env_steps: int  # progress of unfinished work, as far as it is on disk
     waiting: bool  # for other tasks at a rung of successive halving
 
     @property

@@ -1,4 +1,4 @@
-"""What all workflows have in common: defaults of the contract in types.py. Settings are in config.py."""
+"""Defaults of the workflow contract in types.py. Settings are in config.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jaxrl_hpc.workflows.config import WorkflowConfig as WorkflowConfig
 class WorkflowBase:
     """Defaults of the contract (types.Workflow): one process that learns, plain checkpoints, no helpers.
 
-    A subclass has at least init, step, learner, counters and steps_per_iteration.
+    A subclass implements at least init, step, learner, counters and steps_per_iteration.
     """
 
     traceable: bool = False

@@ -1,4 +1,4 @@
-"""Settings that a run asks of every workflow. Nothing here needs JAX."""
+"""Settings shared by all workflows. Nothing here needs JAX."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 WaitingMode = Literal["auto", "spin", "sleep"]
 WAITING = (
-    "ranks that wait for others: spin, quickest with a core per rank; sleep, which leaves the core to "
-    "others; auto: sleep where ranks outnumber cores"
+    "how ranks wait for others: spin, fastest with a core per rank; sleep, which frees the core; auto: "
+    "sleep if ranks outnumber cores"
 )
 
 
 class Resources(NamedTuple):
-    """What a run of the workflow asks of the machine. Known before JAX starts."""
+    """Requirements of a workflow on the machine. Known before JAX starts."""
 
     total_copies: int  # environment copies of all processes
     devices: int = 0  # host devices of a process that uses ranks; 0: one
@@ -38,18 +38,21 @@ class WorkflowConfig(ComponentConfig):
     replay_unroll: ClassVar[int] = 1  # what an unroll_length of 0 means for agents with a replay
 
     num_envs: int = static(8, "environment copies", per_shard="exact", ge=1)
-    unroll_length: int = static(0, "steps of every copy per iteration; 0: as many as suit the agent", ge=0)
+    unroll_length: int = static(0, "steps of every copy per iteration; 0: the agent's default", ge=0)
     updates_per_iteration: int = static(1, "replay samples learned from per iteration", ge=1)
-    actor_priorities: bool = static(False, "actors rate what they add to the replay, instead of the maximum")
+    actor_priorities: bool = static(
+        False, "actors compute initial priorities for the replay, instead of the maximum so far"
+    )
 
     @property
     def cuts_windows(self) -> bool:
-        """Whether windows of the replay end with their unroll, because the next one may not continue it."""
+        """Whether windows of the replay end with their unroll, because the next one may not be its
+        continuation."""
         return False
 
     @property
     def acts(self) -> bool:
-        """Whether it acts in the environment; else recorded transitions can stand for it."""
+        """Whether it acts in the environment; else recorded transitions can replace it."""
         return True
 
     @property
@@ -59,17 +62,18 @@ class WorkflowConfig(ComponentConfig):
 
     @property
     def has_schedules(self) -> bool:
-        """Whether ranks come in an order of their own, which a run can write down and repeat."""
+        """Whether the order of ranks varies, so that a run can record and replay it."""
         return self.uses_ranks and not self.resources().mpi_in_programs
 
     def resources(self) -> Resources:
         return Resources(total_copies=self.num_envs)
 
     def check_priorities(self, agent: Agent, replay: Replay | None) -> None:
-        """Refuse `actor_priorities` for agents that cannot rate steps and replays that ignore ratings."""
+        """Refuse `actor_priorities` for agents that cannot compute priorities and replays that ignore
+        them."""
         if self.actor_priorities and (replay is None or agent.priority is None):
             raise UserError(
-                "workflow.actor_priorities: this agent's actors cannot rate their steps; set it to false"
+                "workflow.actor_priorities: this agent's actors cannot compute priorities; set it to false"
             )
         if self.actor_priorities and replay is not None and not replay.has_priorities:
             raise UserError(
@@ -86,7 +90,7 @@ class DistributedConfig(WorkflowConfig):
     num_envs: int = static(8, "environment copies of each rank", ge=1)
     deadline_seconds: float = static(
         300.0,
-        "the job is ended when one of its ranks makes no progress for this long; 0: never",
+        "the job ends if one of its ranks makes no progress for this many seconds; 0: never",
         changeable=True,
         ge=0,
     )

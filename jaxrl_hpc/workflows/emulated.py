@@ -1,7 +1,7 @@
-"""Gradients that take longer: a stand-in for an accelerator, on which a large network would be trained.
+"""Slow gradients, to emulate an accelerator that trains a large network.
 
-A gradient sleeps (ops/pause.py) for its share of `seconds`, which learning from a whole batch takes: learners
-that divide a batch are quicker, minibatches take their parts. Results do not change.
+A gradient sleeps (ops/pause.py) for its share of `seconds`, the time for a whole batch: learners that divide
+a batch and minibatches take their share. Results do not change.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     iteration:  unroll [T, B]  ->  add  ->  K x (sample, gradient, apply, prioritise)
 
-The whole run state goes in and out donated, so replay and parameters change in place; only sums of
-scalars leave the loop. Data collection before the first update is a program of its own: a branch on
-"may I learn yet" around the replay would copy it when seeds are vmapped.
+The whole run state is donated, so replay and parameters change in place; only sums of scalars leave the loop.
+Data collection before the first update is a separate program: a branch around the replay would copy it when
+seeds are vmapped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LearnerReplayPast = tuple[LearnerState, PyTree, PyTree]
 
 
 class Stages(NamedTuple):
-    """Parts of an iteration: what workflows of one program are put together from."""
+    """Parts of an iteration, from which workflows of one program are built."""
 
     init: Callable[[Array, dict[str, dict[str, Array]]], FusedState]
     begin: Callable[[FusedState], FusedState]  # count one more iteration
@@ -116,7 +116,7 @@ def make_stages(
     def remember(past: PyTree, learner: LearnerState) -> PyTree:
         if not actor_lag:
             return past
-        ring, written = past  # a count of its own: one unroll may be good for several updates
+        ring, written = past  # counted separately: one unroll may be used for several updates
         slot = written % (actor_lag + 1)
         return jax.tree.map(lambda old, x: old.at[slot].set(x), ring, agent.actor(learner)), written + 1
 
@@ -220,12 +220,13 @@ def repeat(
     sums: ChunkSums | None = None,
 ) -> tuple[FusedState, ChunkSums]:
     """Iterations one after the other, added to the sums of earlier ones."""
+    once = jax.jit(iterate, inline=True)  # traced for its shapes, and not a second time for the loop
     if sums is None:
-        sums = ChunkSums(_zeros_like_shape(jax.eval_shape(lambda: iterate(state)[1])), Episodes.zero())
+        sums = ChunkSums(_zeros_like_shape(jax.eval_shape(once, state)[1]), Episodes.zero())
 
     def body(_: Array, loop: tuple[FusedState, ChunkSums]) -> tuple[FusedState, ChunkSums]:
         state, sums = loop
-        state, metrics, ended = iterate(state)
+        state, metrics, ended = once(state)
         return state, jax.tree.map(jnp.add, sums, ChunkSums(metrics, ended))
 
     result: tuple[FusedState, ChunkSums] = jax.lax.fori_loop(0, iterations, body, (state, sums))
@@ -233,7 +234,7 @@ def repeat(
 
 
 def chunk_metrics(replay: Replay | None, state: FusedState, sums: ChunkSums, iterations: Array) -> Metrics:
-    """What a chunk of iterations reports."""
+    """Metrics of a chunk of iterations."""
     episodes = sums.episodes
     count = jnp.maximum(episodes.number, 1.0)
     metrics = {name: total / jnp.maximum(iterations, 1) for name, total in sums.metrics.items()}

@@ -1,4 +1,4 @@
-"""Learning from recorded transitions, and from acting later on if wanted.
+"""Learning from recorded transitions, optionally followed by acting.
 
     fill:         dataset ─→ replay
     iteration:    K × (sample, gradient, apply, prioritise)                 until `online_after` steps
@@ -31,7 +31,7 @@ from jaxrl_hpc.workflows.base import TraceableWorkflow
 from jaxrl_hpc.workflows.config import WorkflowConfig
 from jaxrl_hpc.workflows.fused import FusedState
 
-BLOCK = 8192  # rows that the host hands over at once
+BLOCK = 8192  # rows that the host transfers at once
 
 
 class Config(WorkflowConfig):
@@ -43,7 +43,7 @@ class Config(WorkflowConfig):
     )
     num_envs: int = static(1, "environment copies, once it acts", per_shard="exact", ge=1)
     online_after: int | None = static(
-        None, "steps of the budget after which it acts in the environment too; null: never", ge=0
+        None, "steps of the budget after which it also acts in the environment; null: never", ge=0
     )
 
     @property
@@ -54,13 +54,13 @@ class Config(WorkflowConfig):
     def _rates_nothing(self) -> Self:
         if self.actor_priorities:
             raise ValueError(
-                "actor_priorities: recorded transitions have no actor that rates them; set it to false"
+                "actor_priorities: recorded transitions have no actor that computes them; set it to false"
             )
         return self
 
 
 class Source:
-    """The dataset of a run, read when it is first needed: nobody who only looks at a run needs it."""
+    """The dataset of a run, read when first needed: inspecting a run does not need it."""
 
     def __init__(self, config: Config, env: Env, replay: Replay, online_steps: int) -> None:
         self.config, self.env, self.replay, self.online_steps = config, env, replay, online_steps
@@ -90,7 +90,7 @@ class Source:
         return found
 
     def steps_per_copy(self, dataset: Dataset) -> int:
-        """What each copy's part of the replay begins with; fewer than an unroll's steps are left out."""
+        """The first contents of each copy's part of the replay; fewer steps than an unroll are left out."""
         unroll = self.config.unroll_length
         return dataset.rows // (self.config.num_envs * unroll) * unroll
 
@@ -114,7 +114,7 @@ class OfflineWorkflow(TraceableWorkflow):
         return True
 
     def join(self, job: Job) -> Role:
-        _ = self.source.dataset  # what is wrong with it is told before anything is written or compiled
+        _ = self.source.dataset  # report problems before anything is written or compiled
         return super().join(job)
 
     def summary_extras(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
         example = rollout.example_transition(env, agent, agent.actor(state.learner), state.rollout)
         if jax.tree.leaves(example.extras):
             raise UserError(
-                "agent: it learns from what its own actors wrote down beside the steps (memory or returns), "
+                "agent: it learns from data that its own actors store with the steps (memory or returns), "
                 "which recordings do not have; use td3, iql, sac or dqn, without normalise.reward"
             )
         return state
@@ -163,7 +163,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
 
         def block(number: Array, state: FusedState) -> FusedState:
             start = number * length
-            # the host hands over blocks: as constants of the program they would be compiled with it
+            # the host transfers blocks: as constants they would be compiled into the program
             found = jax.pure_callback(lambda s: source.read(int(s), length), shapes, start)
 
             def add(i: Array, state: FusedState) -> FusedState:

@@ -1,6 +1,6 @@
 """Checkpoints of a state of which one field belongs to the rank and all others are the same on every rank.
 
-What ranks share is saved once, by rank 0; the field by each rank (checkpoint/sharded.py), for all seeds at
+The shared part is saved once, by rank 0; the field by each rank (checkpoint/sharded.py), for all seeds at
 once.
 """
 
@@ -25,8 +25,8 @@ class RankStore:
       keep: how many to keep.
       own: the field that belongs to the rank.
       new: (state without the field) -> the field, for a rank that the checkpoint does not have. None: a run
-        goes on with as many ranks as before, or is only inspected.
-      inspects: whether the state is only looked at, not trained.
+        continues with the same number of ranks, or is only inspected.
+      inspects: whether the state is only inspected, not trained.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RankStore:
         )
         before, found, new = host["parts"], parts[self.ranks.rank], self._new
         if new is None and not self._inspects and before != self.ranks.size:
-            raise UserError(f"this run has the states of {before} rank(s): resume it with as many")
+            raise UserError(f"this run has the states of {before} rank(s): resume it with the same number")
         if new is not None:
             make = new
             found = self.ranks.all_succeed(lambda: found or [make(state) for state in shared])

@@ -1,4 +1,4 @@
-"""What every workflow does with data: sample, minibatches, gradient, reduce, apply, prioritise."""
+"""The update shared by all workflows: sample, minibatches, gradient, reduce, apply, prioritise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def as_batch(trajectory: Transition) -> Batch:
 
 
 class Reduce(NamedTuple):
-    """What learners do together between gradient and apply. Alone: nothing."""
+    """Reductions over learners between gradient and apply. A single learner needs none."""
 
     mean: Callable[[PyTree], PyTree] = lambda tree: tree  # of gradients
     total: Callable[[PyTree], PyTree] = lambda tree: tree  # of statistics of a batch
@@ -39,7 +39,7 @@ def average_floats(tree: PyTree, mean: Callable[[list[Array]], list[Array]]) -> 
 def learn(
     agent: Agent, state: LearnerState, batch: Batch, key: Array, reduce: Reduce = ALONE
 ) -> tuple[LearnerState, Metrics, Array]:
-    """All updates that one batch is good for -> (state, mean metrics, priorities of the last)."""
+    """All updates of one batch -> (state, mean metrics, priorities of the last)."""
     minibatch_key, grad_key = jax.random.split(key)
 
     def one(state: LearnerState, item: tuple[Batch, Array]) -> tuple[LearnerState, UpdateInfo]:
@@ -76,11 +76,11 @@ def learn_from_replay(
 
 
 def replay_metrics(agent: Agent, batch: Batch) -> Metrics:
-    """What of a batch counts.
+    """The used share of a batch.
 
     updates_used: 0 where nothing could be drawn, so that all weights are zero; else 1.
-    window_used: mean steps of windows up to the first end of an episode, or of an unroll that nothing
-      continues.
+    window_used: mean steps of windows up to the first end of an episode, or of an unroll without
+      continuation.
     """
     used = {"updates_used": jnp.any(batch.weight > 0).astype(jnp.float32)}
     if agent.needs.length == 1:
@@ -90,9 +90,9 @@ def replay_metrics(agent: Agent, batch: Batch) -> Metrics:
 
 
 def initial_priorities(agent: Agent, actor_params: PyTree, trajectory: Transition) -> Array:
-    """Priorities [T, B] of the windows that start in an unroll, as its actor rates them (Ape-X).
+    """Priorities [T, B] of the windows that start in an unroll, computed by its actor (Ape-X).
 
-    A window that reaches beyond the unroll is rated by the part that is there, bootstrapped at its end.
+    A window that reaches beyond the unroll is cut and bootstrapped at the unroll's end.
     """
     assert agent.priority is not None
     length, copies = trajectory.last.shape

@@ -299,19 +299,17 @@ def write_page() -> None:
     else:
         lines += kept("## V-trace under real lag")
     if atari:
-        curves(atari).savefig(RESULTS / "asynchronous_atari.png", dpi=110)
+        # no figure: a line of one seed is no learning curve
         rates = [
             f"{count(runs[0].summary['env_steps_per_second'])}/s ({name})" for name, runs in atari.items()
         ]
         lines += [
             "## Breakout (ALE)",
             "",
-            "One seed each of IMPALA and Ape-X on the real game: how fast it goes here, and how it begins. "
+            "One seed each of IMPALA and Ape-X on the real game: speed, and the beginning of learning. "
             f"Actions (of four frames) per second: {', '.join(rates)}, with three ranks on two cores. "
             "IMPALA made one update of every 320 actions, Ape-X one of every eight: a "
             "score near that of [random play](atari_breakout.md) means that nothing was learned yet.",
-            "",
-            "![returns](asynchronous_atari.png)",
             "",
             *HEAD,
             *(row(ENTRIES[name], runs) for name, runs in atari.items()),

@@ -171,10 +171,11 @@ def write_page() -> None:
         "",
         "Made by `python scripts/studies/cahn_hilliard.py`.",
         "",
-        "Lead a film (CahnHilliard-v0) by its temperature to the structure of annealed ones. Returns are sums"
-        " of −mean((S − S*)²) over 30 actions; 0 is perfect. A constant temperature is gone to as quickly as "
-        "possible and kept; ramps cool evenly, from 1 to the temperature of the wanted structure or to 0.1. "
-        "Agents learn on films of 64 x 64 points and then lead films of 128 x 128 as well.",
+        "Control the temperature of a film (CahnHilliard-v0) to reach the structure of annealed films. "
+        "Returns are sums of −mean((S − S*)²) over 30 actions; 0 is perfect. A constant temperature is "
+        "approached as quickly as possible and kept; ramps cool evenly, from 1 to the temperature of the "
+        "target structure or to 0.1. Agents learn on films of 64 x 64 points and are tested on films of "
+        "128 x 128 too.",
         "",
     ]
     if runs:

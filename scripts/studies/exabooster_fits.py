@@ -86,7 +86,7 @@ def figure_of(played: dict[str, list[dict[str, Any]]]) -> Figure:
             panel.bar(places, heights, 0.92 * width, yerr=spread, color=color(index), label=label, capsize=2)
         panel.axhline(1.0, color="#5b6270", linewidth=0.9)
         panel.set_xticks(range(len(FITS)), [f"played on fit {fit}" for fit in FITS])
-        panel.set_ylabel("improvement factor")
+        panel.set_ylabel("Improvement factor")
         panel.set_ylim(0.0, 2.4)
         panel.legend(ncols=4, loc="upper left", fontsize=9)
     return figure

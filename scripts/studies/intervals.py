@@ -238,7 +238,7 @@ def figure_of(data: dict[str, Any]) -> Figure:
             panel.set_xscale("log", base=2)
             panel.set_xticks(RUNS, [str(runs) for runs in RUNS], minor=False)
             panel.set(title=shape.capitalize() + " returns", xlabel="Seeds", ylim=(60, 100))
-        panels[0].set_ylabel("Intervals that hold the truth (%)")
+        panels[0].set_ylabel("Coverage (%)")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9)
     return figure
 
@@ -256,21 +256,21 @@ def page(data: dict[str, Any]) -> str:
     ranking = sorted(METHODS, key=lambda method: deviation(data, method))
     assert ranking[0] == USED, f"ops/statistics.py should use {ranking[0]}"
     lines = [
-        "# Intervals of few seeds: how often they hold the truth",
+        "# Coverage of intervals over few seeds",
         "",
         "Made by `python scripts/studies/intervals.py`.",
         "",
-        f"A 95 % interval should hold the true score in 95 of 100 studies. Here {data['studies']:,} studies "
-        "of every kind were simulated from returns whose true interquartile mean (IQM) is known: normal; "
-        "skewed, with a long tail of bad seeds (mirrored log-normal); and two-peaked, where a seed solves "
-        f"the task with a probability of {', '.join(f'{p:g}' for p in data['solving'][:-1])} or "
+        f"A 95 % interval should contain the true score in 95 of 100 studies. Here {data['studies']:,} "
+        "studies of every kind were simulated from returns whose true interquartile mean (IQM) is known: "
+        "normal; skewed, with a long tail of bad seeds (mirrored log-normal); and two-peaked, where a seed "
+        f"solves the task with a probability of {', '.join(f'{p:g}' for p in data['solving'][:-1])} or "
         f"{data['solving'][-1]:g} (averaged) or fails. Each bootstrap drew {data['resamples']:,} times.",
         "",
         "![coverage](intervals.png)",
         "",
         f"From {FEWEST} seeds on, pages and reports give the {USED} bootstrap (Hesterberg, 2015): its "
         f"coverage is nearest to 95 % on average, between {100 * min(used):.0f} % and "
-        f"{100 * max(used):.0f} %. With fewer seeds they show the seeds and their range and call it that.",
+        f"{100 * max(used):.0f} %. With fewer seeds they show the seeds and their range.",
         "",
         "Mean distance from 95 %, five seeds and more: "
         + ", ".join(f"{method} {100 * deviation(data, method):.1f}" for method in ranking)
@@ -291,7 +291,7 @@ def page(data: dict[str, Any]) -> str:
         "",
         "## Differences of two sets of seeds",
         "",
-        "Both sets from the same distribution: how often the interval holds zero.",
+        "Both sets come from the same distribution: how often the interval contains zero.",
         "",
         "| seeds on each side | " + " | ".join(shapes) + " |",
         "|---" * (1 + len(shapes)) + "|",

@@ -281,8 +281,9 @@ STUDIES = {
     ),
     "mountain_car_continuous_sac": Study(
         "SAC on MountainCarContinuous-v0",
-        "Exploration draws remember the last one (`agent.noise_memory`); each alone is distributed as the "
-        "policy says. Settings were tried once, on seeds 1000 to 1003, and left as they were.",
+        "Exploration noise is correlated over time (`agent.noise_memory`); "
+        "each draw alone follows the policy's distribution. Settings were tried once, on seeds 1000 to 1003, "
+        "and left as they were.",
         (Entry("sac", "mountain_car_continuous_sac", 8, 93),),
     ),
     "cartpole_pqn": Study(
@@ -725,7 +726,7 @@ def write_page(study: str) -> None:
         for e, run in rows
     } | {n: k.command for n, k in kept.items()}
     missing = [name for name in names if name not in results]
-    shown = {f"{study}.{name}" for name in results}
+    shown = set(results)  # runs are named after their folders
     all_curves = shown <= {run.name for run in runs} | curves.stored_names(study)
     if all_curves:
         curves.store(study, "learning", runs, description.metric, shown)

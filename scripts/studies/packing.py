@@ -132,23 +132,23 @@ pinned processes, and one after another, against the length of a trial.
 |---|---|---|---|---|---|
 {chr(10).join(time_line(row) for row in rows)}
 
-Where fewer than {TRIALS} trials were measured the rest is multiplied: processes cost the same each; of a
-packed task only the training grows with the number of trials, the start does not.
+Where fewer than {TRIALS} trials were measured the rest is extrapolated: processes cost the same each; of a
+packed task only training grows with the number of trials, not the start.
 
 - Goal: never slower than separate processes: {verdicts[0]} at these lengths (at least {min(gains):.2f} ×).
 - Goal: ten times faster where the start dominates: {verdicts[1]} (most {max(gains):.1f} ×).
 
-What packing saves is the start. Training itself, the start left out, ran at
+Packing saves the start. Training itself, without the start, ran at
 {ratios} times the speed of separate pinned processes in these rows. Like them, a task
-has a core of its own here; at the last length it holds one trial only and does the same work, so that a
-factor other than 1 there is the machine's noise.
+has its own core here; at the last length it holds a single trial and does the same work, so that a
+factor other than 1 there is noise.
 
 {one_task(rows)}
 {disturbed(report)}
 ## Core time
 
-What the processes computed, whoever else was using the machine; with everything calm the wall time of
-separate processes is this divided by the number of cores.
+CPU time of the processes, independent of other load; on a calm machine the wall time of separate
+processes is this divided by the number of cores.
 
 | trial | {" | ".join(KINDS.values())} | packed against separate |
 |---|---|---|---|---|
@@ -165,7 +165,7 @@ separate processes is this divided by the number of cores.
 With `run.seeds_mode: vmap` all trials are one stacked program on one core, and equal the solo ones within
 float tolerance instead of bit for bit. {TRIALS} trials of {", of ".join(stacked)}.
 
-The length of a trial is what it took alone, training and its one evaluation. Trials were cut to
+The length of a trial is its time alone, for training and one evaluation. Trials were cut to
 {", ".join(f"{row['seconds']:g}" for row in rows)} s at {rate} steps/s, the speed of one core when the study
 began. {report["cores"]} cores; CartPole-v1 by DQN (`cartpole_dqn`); compiled programs were in the cache for
 all of them. Load averages after each length: {loads}.
@@ -181,14 +181,14 @@ def draw(report: dict[str, Any], path: Path) -> None:
         times = {kind: [for_all(row[kind], kind) for row in report["rows"]] for kind in KINDS}
         for index, (kind, name) in enumerate(KINDS.items()):
             left.loglog(x, times[kind], marker="o", color=color(index), label=name)
-        left.set_xlabel("Length of a trial (s of one core)")
+        left.set_xlabel("Trial length (core seconds)")
         left.set_ylabel(f"Wall time of {TRIALS} trials (s)")
         legend_under(left, 2)
         gain = [b / a for a, b in zip(times["packed"], times["separate"], strict=True)]
         right.semilogx(x, gain, marker="o", color=color(0))
         right.axhline(1, color="#b8bec9", linewidth=1)
         right.set_ylim(bottom=0)
-        right.set_xlabel("Length of a trial (s of one core)")
+        right.set_xlabel("Trial length (core seconds)")
         right.set_ylabel("Speed-up over separate processes")
         figure.savefig(path, dpi=110)
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import readme  # beside this file
 
+from jaxrl_hpc.bench import cases, train, train_tables
 from jaxrl_hpc.bench import growth as growth_bench
-from jaxrl_hpc.bench import train, train_tables
+from jaxrl_hpc.bench import start as start_bench
 from jaxrl_hpc.bench.threads import WORTH_IT
 from jaxrl_hpc.runtime import machine
 
@@ -26,12 +27,14 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 DATA = DOCS / "data"
 IMAGES = DOCS / "images"
 KINDS = {
-    "train": ["train", "--only", *(name for name in train.NAMES if name not in train.EXTRA)],
+    "train": ["train", "--only", *(case.name for case in cases.CASES)],
+    "atari": ["train", "--only", *train.ATARI],
     "returns": ["train", "--only", "returns"],
     "slots": ["train", "--only", "slots"],
     "priorities": ["train", "--only", "priorities"],
     "pieces": ["pieces"],
     "growth": ["growth"],
+    "start": ["start"],
     "threads": ["threads"],
 }
 
@@ -40,12 +43,13 @@ def data_file(kind: str) -> Path:
     return DATA / f"bench_{kind}.json"
 
 
-def measure(quick: bool, only: list[str] | None, peer_options: list[str]) -> None:
+def measure(quick: bool, only: list[str] | None, peer_options: list[str], before: str | None) -> None:
     DATA.mkdir(exist_ok=True)
     for kind, arguments in KINDS.items():
         if kind in (only or KINDS):
             command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "bench", *arguments]
             command += peer_options if arguments[0] == "train" else []
+            command += ["--before", before] if before and kind == "start" else []
             subprocess.run([*command, "--json", str(data_file(kind)), *["--quick"] * quick], check=True)
 
 
@@ -88,6 +92,36 @@ def case_rows(case: dict[str, Any]) -> list[str]:
     return rows
 
 
+def table(report: dict[str, Any]) -> list[str]:
+    """All cases, and which goals they reach."""
+    return [
+        "| work | started | library | steps/s | CPU µs/update | cores | peak MB | compile s | our rate "
+        "| our CPU |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(row for case in report["cases"] for row in case_rows(case)),
+        "",
+        "Against the best of the peers:",
+        *(f"- {case['title']}: {line}" for case in report["cases"] for line in train.goals(case)),
+        "",
+    ]
+
+
+def atari(report: dict[str, Any]) -> list[str]:
+    return [
+        "## Learning from images",
+        "Breakout (Atari) by PPO with the sizes of `configs/atari_breakout_ppo.yaml`: 8 games, unrolls of "
+        "128, 3 epochs of 8 minibatches, two convolutions (16 of 8 × 8, 32 of 4 × 4) and a layer of 256 "
+        "shared by policy and value, four stacked frames of 84 × 84, four frames an action. Ours steps "
+        "envpool, stable-baselines3 ale-py with its own Atari wrappers in one process, its default. A step "
+        f"is an action. Measured by `jaxrl-hpc bench train --only {' '.join(train.ATARI)}`, the libraries "
+        "taking turns.",
+        "",
+        circumstances(report),
+        "",
+        *table(report),
+    ]
+
+
 def training(report: dict[str, Any]) -> list[str]:
     if not report["cases"]:
         return []
@@ -102,14 +136,7 @@ def training(report: dict[str, Any]) -> list[str]:
         "",
         circumstances(report),
         "",
-        "| work | started | library | steps/s | CPU µs/update | cores | peak MB | compile s | our rate "
-        "| our CPU |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-        *(row for case in report["cases"] for row in case_rows(case)),
-        "",
-        "Against the best of the peers:",
-        *(f"- {case['title']}: {line}" for case in report["cases"] for line in train.goals(case)),
-        "",
+        *table(report),
         "![Ratios to each peer](images/bench_train.svg)",
         "",
     ]
@@ -229,6 +256,26 @@ def growth(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def start(report: dict[str, Any]) -> list[str]:
+    lines = [
+        "## From the prompt to the summary",
+        "Short runs of `jaxrl-hpc train` with an empty cache of compiled programs and with a full one "
+        "(`jaxrl-hpc bench start`), seconds: until the summary is printed, until the command has ended (it "
+        "draws pictures in between), and what the run itself calls compiling. *Before* is the version in the "
+        "folder given by `--before`, in turns with this one.",
+        "",
+        circumstances(report),
+        "",
+        "| run | cache | version | to the summary | CPU | to the end | CPU | compiling |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for line in report["lines"]:
+        figures = " | ".join(f"{line[figure]:.2f}" for figure in start_bench.FIGURES)
+        run = f"`{line['config']}`, {line['steps']:,} steps"
+        lines.append(f"| {run} | {line['cache']} | {line['version']} | {figures} |")
+    return [*lines, "", *(f"- {text}" for text in start_bench.goals(report["lines"])), ""]
+
+
 def threads(report: dict[str, Any]) -> list[str]:
     point, count = report["turning_point"], report["threads"]
     turn = f"from width {point} on" if point else "at no width tried"
@@ -261,11 +308,13 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
     ]
     sections = {
         "train": training,
+        "atari": atari,
         "returns": returns,
         "slots": slots,
         "priorities": priorities,
         "pieces": pieces,
         "growth": growth,
+        "start": start,
         "threads": threads,
     }
     for kind, section in sections.items():
@@ -290,13 +339,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(KINDS), help="with --measure: only these")
     parser.add_argument("--peer-path", help="with --measure: a checkout of purejaxrl")
     parser.add_argument("--peer-python", help="with --measure: the Python that has the peers")
+    parser.add_argument("--before", help="with --measure: a checkout of an earlier version, for `start`")
     parser.add_argument("--rounds", help="with --measure: turns of every library")
     parser.add_argument("--seconds", help="with --measure: of a turn")
     args = parser.parse_args()
     if args.measure:
         names = ("peer-path", "peer-python", "rounds", "seconds")
         given = {f"--{name}": getattr(args, name.replace("-", "_")) for name in names}
-        measure(args.quick, args.only, [part for pair in given.items() if pair[1] for part in pair])
+        peers = [part for pair in given.items() if pair[1] for part in pair]
+        measure(args.quick, args.only, peers, args.before)
     reports = {kind: json.loads(data_file(kind).read_text()) for kind in KINDS if data_file(kind).exists()}
     if not reports:
         print("nothing is measured yet: add --measure", file=sys.stderr)

@@ -70,7 +70,7 @@ STUDIES = {
     ),
     "atari_breakout": Study(
         "Breakout (Atari), 500k actions",
-        "Raw scores of whole games without sticky actions, after up to 30 steps without action; games end "
+        "Raw scores of whole games without sticky actions, after up to 30 no-op steps; games end "
         "after 4,500 actions (five minutes) at the latest.",
         (Entry("ppo", "atari_breakout_ppo", 3),),
         32,
@@ -217,8 +217,8 @@ def write_page(study: str) -> None:
         "|---|---|---|---|---|---|---|---|---|---|",
         *(row(study, entry, runs) for entry, runs in rows),
         "",
-        "Final evaluation: greedy episodes after the last update, in simulators of their own; IQM and "
-        "bootstrap interval over seeds, for random play over episodes. Every "
+        "Final evaluation: greedy episodes after the last update, in separate simulators; over seeds the IQM "
+        "with a 95 % interval (mean and range of fewer than five), for random play over episodes. Every "
         "seed had one core, which did other work too: times are upper bounds.",
         *_missing(study, rows),
         "",

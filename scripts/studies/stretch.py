@@ -25,6 +25,7 @@ from matplotlib.ticker import EngFormatter
 
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from jaxrl_hpc.ops.statistics import FEW
 from jaxrl_hpc.report.data import RunData, load_run
 from jaxrl_hpc.report.plots import draw_curve
 from jaxrl_hpc.report.style import MATPLOTLIB, color
@@ -132,7 +133,8 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
         "",
         "Dotted lines are where the number of ranks changed.",
         "",
-        "| run | final return | interval | parameters, SHA-256 |",
+        f"| run | final return | {'95 % interval' if options.seeds >= FEW else 'range of seeds'} | "
+        "parameters, SHA-256 |",
         "|---|---|---|---|",
     ]
     for name, folder in folders.items():

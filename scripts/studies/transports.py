@@ -138,12 +138,12 @@ def page(data: dict[str, Any]) -> str:
 
 Made by `python scripts/studies/transports.py`.
 
-What it costs to move unrolls and parameters by two-sided messages (`async`), by reads of the learner (`rma`)
-and by writes of the actor (`rma_queue`), without any acting or learning.
+The cost of moving unrolls and parameters by two-sided messages (`async`), reads of the learner (`rma`) and
+writes of the actor (`rma_queue`), without acting or learning.
 
 One learner and {ACTORS} actors on {data["cores"]} cores, medians over {ROUNDS} rounds in
 which the transports alternate: compare rows of a table, not tables. Messages per second: both actors offer
-unrolls without pause, {IN_FLIGHT} under way each. A turn: the learner publishes {PARAMS_BYTES // 1024} KiB of
+unrolls without pause, {IN_FLIGHT} in flight each. A turn: the learner publishes {PARAMS_BYTES // 1024} KiB of
 parameters, an actor takes them and offers an unroll, the learner takes it. Over TCP each rank is in a network
 namespace of its own, and windows have a progress thread per rank."""
     parts = [intro]

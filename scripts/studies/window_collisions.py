@@ -163,9 +163,9 @@ def figure_of(data: dict[str, Any]) -> Figure:
         figure = Figure(figsize=(9.0, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)
         x = np.linspace(1 / 64, 1, 200)
-        left.plot(x, [meet(v * 256, 256) for v in x], color=color(4), label="meets another")
+        left.plot(x, [meet(v * 256, 256) for v in x], color=color(4), label="meets another learner")
         left.plot(x, [in_vain(v * 256, 256) for v in x], color=color(5), label="copy is discarded")
-        left.set_title("All draw at once (256 actors)")
+        left.set_title("All draw at the same time (256 actors)")
         for index, share in enumerate(SHARES):
             for actors, style in zip(ACTORS, (":", "--", "-"), strict=True):
                 rows = [r for r in data["simulated"] if (r["actors"], r["share"]) == (actors, share)]
@@ -204,26 +204,26 @@ def page(data: dict[str, Any]) -> str:
 
 Made by `python scripts/studies/window_collisions.py`.
 
-Several learners that read actors' rings at random (`workflow.selection=random`) copy the same unroll now and
-then, and all but one of them in vain; with `range` they never do.
+Several learners that read actors' rings at random (`workflow.selection=random`) sometimes copy the same
+unroll, and all but one of them discard it; with `range` they never do.
 
 ![collisions](window_collisions.png)
 
 Left: all learners draw a window at the same moment, as in EXARL's simulation. At learners = 25 % of actors
 (grey line) a learner meets another with probability {meet(64, 256):.0%}, and {in_vain(64, 256):.0%} of all
-copies are in vain; at as many learners as actors {meet(256, 256):.0%} and {in_vain(256, 256):.0%}. From the
+copies are discarded; at as many learners as actors {meet(256, 256):.0%} and {in_vain(256, 256):.0%}. From the
 grey line on EXARL calls collisions significant.
 
 Right: learners at their own pace, which spend a share of their time copying unrolls and the rest learning.
 Lines are simulated (dotted, dashed, solid: {", ".join(map(str, ACTORS))} actors: the ratio decides), dots
-measured. With learners = 25 % of actors, the copies in vain are {text} of the time copying. So collisions
+measured. With learners = 25 % of actors, the discarded copies are {text} of the time copying. So collisions
 cost little once learning takes longer than fetching; `range` never has any and is the default.
 
 Measured with {WINDOWS} rings of {PRODUCERS} producing ranks and up to {max(LEARNERS)} learning ranks on
-{data["cores"]} cores. So many ranks cannot copy at the same time on so few cores: each copy is made to take
-{1000 * COPY_SECONDS:.0f} ms asleep, as if over a slow network. Claims, counters and rings are the real ones.
+{data["cores"]} cores. So many ranks cannot copy at the same time on so few cores, so each copy sleeps for
+{1000 * COPY_SECONDS:.0f} ms, as over a slow network. Claims, counters and rings are the real ones.
 
-| learners | of actors | time copying | copies | in vain, measured | simulated |
+| learners | of actors | time copying | copies | discarded, measured | simulated |
 |---|---|---|---|---|---|
 {chr(10).join(rows)}
 """

@@ -254,12 +254,12 @@ def draw_solve(runs: list[dict[str, Any]]) -> str:
                 panel.plot(kept, [place] * len(kept), "o", color=color(0), alpha=0.6)
                 if np.isfinite(np.median(times)):
                     panel.plot([np.median(times)], [place], "|", color="black", markersize=14)
-            labels = [f"{variant}, {ranks}" for _, variant, ranks in mine]
+            labels = [f"{' '.join(map(words, variant.split()))}, {ranks}" for _, variant, ranks in mine]
             panel.set_yticks(range(len(mine)), labels, fontsize=8)
             panel.invert_yaxis()
             panel.set_title(name)
             panel.set_xlim(left=-0.01 * panel.get_xlim()[1])
-        panels[-1].set_xlabel("Seconds until solved: seeds (dots) and their median (bar)")
+        panels[-1].set_xlabel("Time to solve (s): seeds (dots) and median (bar)")
         figure.savefig(RESULTS / "workflows_solve.png", dpi=110)
     return "![time to solve](workflows_solve.png)"
 
@@ -413,7 +413,8 @@ SECTIONS = (
         "What is left to chance",
         "The same run with the same seed, four workers, 50k steps of CartPole. Hogwild's stores race by "
         "design; with a lock only the order of exchanges is left to chance, and "
-        "`run.replay_schedule` repeats it.",
+        "`run.replay_schedule` repeats it. Final return: the interquartile mean over the episodes of the "
+        "one seed, which leaves out its worst and best quarter.",
         spread_table,
     ),
     (

@@ -92,6 +92,23 @@ def test_plan_deals_out_every_row_once_an_epoch(lstm):
         np.testing.assert_allclose(rows.value[i] + rows.advantage[i], rows.target[i], rtol=1e-4, atol=1e-5)
 
 
+def test_values_of_acting_are_those_of_another_pass():
+    plain, acted, _ = start(SMALL)
+    kept, _, other = start(SMALL | {"acting_values": True})
+    data = unroll(kept, acted, 16, 8)
+
+    def rows(parts, state):
+        return jax.jit(parts.agent.minibatches)(state, update.as_batch(data), jax.random.key(0)).data
+
+    expected, found = rows(plain, acted), rows(kept, acted)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
+    moved = rows(kept, other)  # a learner that has moved on does not judge the unroll again
+    np.testing.assert_array_equal(moved.value, found.value)
+    assert (rows(plain, other).value != expected.value).any()
+    with pytest.raises(ValueError, match="acting_values: not with an LSTM"):
+        config_of(SMALL | {"acting_values": True, "lstm": 4})
+
+
 def test_minibatches_must_divide_the_unroll():
     parts, acted, _ = start(SMALL | {"minibatches": 7})
     data = unroll(parts, acted, 16, 8)

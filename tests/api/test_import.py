@@ -24,14 +24,6 @@ def test_importing_the_package_imports_nothing_else():
     assert python(f"import sys, jaxrl_hpc as rl; dir(rl), rl.__all__; print({HEAVY})").strip() == "set()"
 
 
-def test_help_of_the_command_imports_nothing_heavy():
-    code = (
-        "import sys, contextlib\nfrom jaxrl_hpc.cli.main import main\n"
-        f"with contextlib.suppress(SystemExit): main(['--help'])\nprint({HEAVY})"
-    )
-    assert python(code).splitlines()[-1] == "set()"
-
-
 def test_every_name_is_there_and_listed():
     assert {*rl.__all__} <= {*dir(rl)} and len({*rl.__all__}) == len(rl.__all__)
     assert all(getattr(rl, name) is not None for name in rl.__all__)

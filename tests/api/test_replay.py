@@ -150,6 +150,6 @@ def test_a_state_that_is_used_up_is_refused():
         lambda: memory.sample(old, 0),
         lambda: memory.prioritise(old, np.zeros(4), np.ones(4)),
     ):
-        with pytest.raises(rl.UserError, match="go on with what that gave"):
+        with pytest.raises(rl.UserError, match="continue with what that returned"):
             attempt()
     assert memory.sample(state, 0).data["a"].shape == (1, 4)

@@ -312,7 +312,7 @@ def test_a_sweep_that_is_finished_is_not_run_again(swept, capsys):
         ),
         ({"axes": {"gamma": [1]}}, "should be a dotted name"),
         ({"axes": {"agent.gamma": 0.9}}, r"agent.gamma should be a list of values, .* \(it is 0.9\)"),
-        ({"axes": {"agent.gamma": {"log_uniform": [0.1, 0.9]}}}, "say how often"),
+        ({"axes": {"agent.gamma": {"log_uniform": [0.1, 0.9]}}}, "set the number of draws"),
         ({"axes": {"agent.gamma": [0.9]}, "gamma": 0.9}, r'did you mean \*\*{"agent.gamma": 0.9}'),
         ({"jobs": 0, "axes": {"agent.n_step": [1, 2]}}, "jobs: should be at least 1"),
         ({}, "base: is missing"),

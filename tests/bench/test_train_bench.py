@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.bench import cases, growth, interleave, threads, train
+from jaxrl_hpc.bench import cases, growth, interleave, start, threads, train
 from jaxrl_hpc.bench.interleave import Entry, Peers
 from jaxrl_hpc.cli import main
 from jaxrl_hpc.errors import UserError
@@ -237,3 +237,44 @@ def test_threads_command(monkeypatch, capsys, tmp_path):
 def test_one_core_has_nothing_to_compare(monkeypatch):
     monkeypatch.setattr(threads.host, "available_cores", lambda: 1)
     assert main.main(["bench", "threads"]) == 2
+
+
+def test_starts_take_turns_with_an_empty_and_a_full_cache(monkeypatch, tmp_path, capsys):
+    begun = []
+
+    def fake(checkout, case, cache):
+        begun.append((checkout, cache))
+        warm = begun.count((checkout, cache)) == 2
+        return dict(zip(start.FIGURES, (2.0 if warm else 9.0, 1.9, 3.0, 2.5, 0.5), strict=True))
+
+    monkeypatch.setattr(start, "start", fake)
+    (tmp_path / "jaxrl_hpc").mkdir()
+    out = tmp_path / "out.json"
+    command = ["bench", "start", "--rounds", "2", "--before", str(tmp_path), "--json", str(out)]
+    assert main.main(command) == 0
+    lines = json.loads(out.read_text())["lines"]
+    assert [(line["cache"], line["version"]) for line in lines[:4]] == [
+        ("cold", "before"), ("warm", "before"), ("cold", "now"), ("warm", "now"),
+    ]  # fmt: skip
+    assert begun[0][0] == begun[4][0] == tmp_path and begun[2][0] != tmp_path
+    assert len({cache for _, cache in begun}) == len(begun) / 2  # nobody finds what another has compiled
+    assert "2.00 s to the summary (1.90 s of CPU), goal 3 s: reached" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_a_start_is_timed_to_the_summary_and_to_the_end(tmp_path):
+    case = start.Case(str(small_config(tmp_path)), 512)
+    found = start.start(start.Path(start.jaxrl_hpc.__file__).parents[1], case, tmp_path / "cache")
+    assert 0 < found["compile_seconds"] < found["summary_seconds"] < found["seconds"]
+    assert 0 < found["summary_cpu_seconds"] <= found["cpu_seconds"] + 0.02  # of a clock in hundredths
+    with pytest.raises(UserError, match="ended: error: "):
+        start.start(tmp_path, start.Case("no_such_config", 512), tmp_path / "cache")
+
+
+def small_config(folder):
+    from tests import small
+
+    path = folder / "small.json"
+    path.write_text(json.dumps(small.config(run={"final_eval_episodes": 4}).to_dict()))
+    return path

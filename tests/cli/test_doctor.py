@@ -42,7 +42,7 @@ def test_local_checks_find_a_working_installation():
 )
 def test_slurm_is_asked(text, status, words, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "not on this machine" in doctor_checks.slurm().finding
+    assert "not installed" in doctor_checks.slurm().finding
     script(tmp_path / "sbatch", "")
     assert "no scontrol" in doctor_checks.slurm().finding
     script(tmp_path / "scontrol", text)
@@ -94,8 +94,8 @@ def test_without_mpi4py_it_is_a_laptop_and_fine(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mpi4py", None)  # import mpi4py raises ImportError
     assert main.main(["doctor"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "mpi4py is not installed: all that needs one process works" in out.replace("  ", " ")
-    assert "All that is needed works" in out
+    assert "mpi4py is not installed: single-process workflows work" in out.replace("  ", " ")
+    assert "Everything required works" in out
     assert "psum over 2 devices of 2 processes" in out and "workflow.engine=jax" in out
 
 
@@ -112,17 +112,14 @@ def test_a_launcher_that_is_not_there():
 
 
 def test_deadline_ends_the_ranks_too(tmp_path):
-    child = tmp_path / "child"
-    text = (
-        "import os, subprocess, sys, time\n"
-        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(child)!r}, 'w').write(str(p.pid))\n"
-        f"print({line('ranks', True)!r}, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    check = doctor_mpi.mpi(script(tmp_path / "mpiexec", text), 15)
+    child, launcher = tmp_path / "child", tmp_path / "mpiexec"
+    told = line("ranks", True).strip()
+    # a shell: it has said its word long before the deadline, also on a busy machine
+    launcher.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > '{child}'\necho '{told}'\nsleep 600\n")
+    launcher.chmod(0o755)
+    check = doctor_mpi.mpi(str(launcher), 5)
     assert check.status == doctor_checks.BROKEN
-    assert "no answer within 15 s while mpi4jax allreduce" in check.finding
+    assert "no answer within 5 s while mpi4jax allreduce" in check.finding
     pid = int(child.read_text())
     for _ in range(6000):
         try:
@@ -195,7 +192,7 @@ def test_the_command_with_real_ranks(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 ranks" in done.stdout and "allreduce inside jit" in done.stdout
-    assert "one-sided memory: shared window: data, atomic numbers, bits and a ring right" in done.stdout
+    assert "one-sided memory: shared window: data, atomic numbers, bits and a ring work" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_plan_status_collect_report(done, capsys, tmp_path):
     assert main(["sweep", "plan", str(file), "--dir", folder]) == 0
     out = capsys.readouterr().out
     assert "4 trials of 1.20k steps (4 combinations × 1 seed) in 2 tasks" in out
-    assert "traced: side by side in one program" in out and "static: a program, so a task, each" in out
+    assert "traced: side by side in one program" in out and "static: one program and task each" in out
     assert "1 diverged" in out
     assert main(["sweep", "plan", folder, "--json"]) == 0
     tasks = json.loads(capsys.readouterr().out)["tasks"]
@@ -84,7 +84,7 @@ def test_plan_status_collect_report(done, capsys, tmp_path):
         "Learning curves",
         "The best 2 of 2 combinations with a result",
         "Points: the 2 of 4 trials",
-        "did not go to the end",
+        "did not finish",
         "2 diverged",
     ):
         assert words in body

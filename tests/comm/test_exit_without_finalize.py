@@ -25,10 +25,12 @@ def main():
     return status
 
 looks, status = int(sys.argv[1]), int(sys.argv[2])
-ending.FINISHED_SECONDS, ending.FAILED_SECONDS = 0.1, 0.05
+if looks == ALONE:  # else the limits are far away, however busy the machine is
+    ending.FINISHED_SECONDS, ending.FAILED_SECONDS = 0.1, 0.05
 """
 ENTRY = "sys.exit(ending.with_status(main))"
 ALONE = 10**9  # looks at a barrier that nobody else comes to
+PROGRAM = PROGRAM.replace("ALONE", str(ALONE))
 
 
 @pytest.mark.parametrize(

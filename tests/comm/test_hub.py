@@ -28,12 +28,18 @@ if sys.stdin.readline() == "abort\\n":  # until told to go
 """
 
 
-def free_port():
-    with hub.listen([0]) as listener:
-        return listener.getsockname()[1]
+@pytest.fixture
+def ports():
+    with hub.reserved_port() as first, hub.reserved_port() as second:
+        yield first, second
 
 
-def start(port, process, processes, seconds=60):
+@pytest.fixture
+def port(ports):
+    return ports[0]
+
+
+def start(port, process, processes, seconds=600):
     return subprocess.Popen(
         [sys.executable, "-c", PROCESS, *map(str, (port, process, processes, seconds))],
         stdin=subprocess.PIPE,
@@ -45,8 +51,7 @@ def start(port, process, processes, seconds=60):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_is_named_and_all_others_end(victim):
-    port = free_port()
+def test_a_killed_process_is_named_and_all_others_end(victim, port):
     processes = [start(port, i, 3) for i in range(3)]
     for process in processes:
         assert process.stdout.readline().split()[:2] == ["together", "6"]
@@ -54,7 +59,6 @@ def test_a_killed_process_is_named_and_all_others_end(victim):
     for number, process in enumerate(processes):
         with process:  # its stdin stays open until it has ended
             output = process.stdout.read()
-            process.wait(30)
         if number != victim:
             assert process.returncode == hub.EXIT_DIED
             assert f"process {victim} (process {processes[victim].pid} on" in output, output
@@ -62,8 +66,7 @@ def test_a_killed_process_is_named_and_all_others_end(victim):
 
 
 @pytest.mark.parametrize("caller", [0, 2])
-def test_all_end_with_the_status_of_the_one_that_ends_the_job(caller):
-    port = free_port()
+def test_all_end_with_the_status_of_the_one_that_ends_the_job(caller, port):
     processes = [start(port, i, 3) for i in range(3)]
     for process in processes:
         process.stdout.readline()
@@ -72,18 +75,16 @@ def test_all_end_with_the_status_of_the_one_that_ends_the_job(caller):
     for process in processes:
         with process:
             output = process.stdout.read()
-            process.wait(30)
         assert (process.returncode, output) == (9, "")
 
 
-def test_all_leave_in_peace():
-    port = free_port()
+def test_all_leave_in_peace(port):
     processes = [start(port, i, 2) for i in range(2)]
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate()
         assert process.returncode == 0 and "{'from': 0}" in output, output
 
 
@@ -105,35 +106,36 @@ def connect_in_threads(count, launches):
     return [found[i] for i in range(count)]
 
 
-def test_missing_processes_are_named():
-    port = free_port()
+def test_missing_processes_are_named(port):
     launches = [Launch(i, 4, "127.0.0.1", (port,), "", 2.0) for i in (0, 2)]
     for error in connect_in_threads(2, launches):
         assert "processes 1, 3 of 4 did not connect" in error and f"port {port}" in error
 
 
-def test_nobody_at_the_coordinator():
+def test_nobody_at_the_coordinator(port):
     with pytest.raises(UserError, match=r"process 1 of 2 cannot reach process 0 at 127\.0\.0\.1:"):
-        Launch(1, 2, "127.0.0.1", (free_port(),), "", 0.5).connect()
+        Launch(1, 2, "127.0.0.1", (port,), "", 0.5).connect()
 
 
-def test_numbers_that_do_not_fit_are_refused():
-    port = free_port()
+def test_numbers_that_do_not_fit_are_refused(port):
     launches = [Launch(0, 2, "127.0.0.1", (port,), "", 3.0), Launch(1, 3, "127.0.0.1", (port,), "", 3.0)]
     first, second = connect_in_threads(2, launches)
     assert "process 1 of 2 did not connect" in first
     assert "number 1 of 3, but process 0 expects 2" in second
 
 
-def test_two_steps_with_the_same_ports_do_not_meet():
+def test_two_steps_with_the_same_ports_do_not_meet(ports):
     """The second one's process 0 takes the next port, and its process 1 is sent on by the first."""
-    ports = (free_port(), free_port())
-    launches = [Launch(i, 2, "127.0.0.1", ports, token, 20.0) for token in ("a", "b") for i in (0, 1)]
+    launches = [Launch(i, 2, "127.0.0.1", ports, token, 60.0) for token in ("a", "b") for i in (0, 1)]
     found = connect_in_threads(4, launches)
     assert all(isinstance(ranks, HubRanks) and ranks.size == 2 for ranks in found), found
     assert found[0].connection.hub.name == "hub"
-    for ranks in found[::-1]:
-        threading.Thread(target=ranks.connection.close).start()
+    threads = [threading.Thread(target=ranks.connection.close) for ranks in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "who has left is not waited for"
 
 
 def test_a_port_that_is_taken_is_named():
@@ -168,6 +170,8 @@ def test_slurm_says_everything():
     assert (launch.process, launch.processes, launch.host) == (2, 4, "node003")
     other = slurm_step(step | {"SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "node003"})
     assert other.token != launch.token and other.ports[0] != launch.ports[0]
+    elsewhere = slurm_step(step | {"SLURM_STEP_NODELIST": "node003", "SLURM_CLUSTER_NAME": "other"})
+    assert elsewhere.token != launch.token, "a cluster that counts its jobs on the same host"
     assert slurm_step({k: v for k, v in step.items() if k != "SLURM_STEP_ID"}) is None  # a batch script
     assert slurm_step(step | {"SLURM_STEP_NUM_TASKS": "1"}) is None
 

@@ -99,11 +99,11 @@ def test_the_odd_one_out_is_named():
     marks = np.full(12, 7, np.uint32)
     compare_replicas(layout, marks)
     marks[6:8] = 8  # second device of rank 1
-    with pytest.raises(RuntimeError, match=r"rank 1 device 1 not as rank 0"):
+    with pytest.raises(RuntimeError, match=r"rank 1 device 1 from rank 0"):
         compare_replicas(layout, marks)
     marks[:] = 7
     marks[:4] = 9  # the odd one may be rank 0
-    with pytest.raises(RuntimeError, match=r"rank 0 device 0, rank 0 device 1 not as rank 1"):
+    with pytest.raises(RuntimeError, match=r"rank 0 device 0, rank 0 device 1 from rank 1"):
         compare_replicas(layout, marks)
 
 

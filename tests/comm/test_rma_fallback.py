@@ -11,7 +11,7 @@ from jaxrl_hpc.comm.transport import BufferSizes
 from jaxrl_hpc.errors import UserError
 
 SIZES = BufferSizes(message=16, params=24, in_flight=3)
-BEGIN = "one-sided memory cannot be used here (no room); going on with two-sided messages"
+BEGIN = "one-sided memory cannot be used here (no room); using two-sided messages instead"
 
 
 @pytest.fixture(params=["trial", "window"])

@@ -43,7 +43,9 @@ def test_a_neighbour_that_stands_still_is_named(monkeypatch, guard):
     neighbour(guard, 1)
     guard._stop = Clock(monkeypatch, [(1.0, lambda: None)] * 10)
     guard._watch()
-    assert "rank 1 (process 42 on node7, last acting, chunk 3) has not been heard of for" in guard.findings[0]
+    assert (
+        "rank 1 (process 42 on node7, last acting, chunk 3) has not been heard from for" in guard.findings[0]
+    )
 
 
 def test_no_progress_here_is_found(monkeypatch, guard):
@@ -68,7 +70,7 @@ def test_of_a_stopped_rank_and_those_that_wait_for_it_the_former_is_named(monkey
     guard._stop = Clock(monkeypatch, steps)
     guard.at("saving", 5)
     guard._watch()
-    assert "has not been heard of for" in guard.findings[0]
+    assert "has not been heard from for" in guard.findings[0]
 
 
 def test_time_asleep_does_not_count(monkeypatch, guard):
@@ -85,5 +87,5 @@ def test_a_disk_that_cannot_be_written_is_said_once_and_the_watch_goes_on(monkey
     guard.folder = guard.folder / "missing"
     guard._stop = Clock(monkeypatch, [(1.0, lambda: None)] * 10)
     guard._watch()
-    assert caplog.text.count("rank 0 cannot say that it is alive") == 1
-    assert "has not been heard of" in guard.findings[0]
+    assert caplog.text.count("rank 0 cannot write its heartbeat") == 1
+    assert "has not been heard from" in guard.findings[0]

@@ -130,7 +130,7 @@ def test_every_command_finds_an_agent_of_ones_own(tmp_path):
     assert "my_agent:make on CartPole-v1" in command(away, "export", run)
     assert "wrote" in command(away, "play", run, "--frames", "4")
     assert "wrote" in command(away, "report", run)
-    assert "finished already" in command(away, "train", f"{run}/config.yaml", "--run-dir", run, "--resume")
+    assert "already finished" in command(away, "train", f"{run}/config.yaml", "--run-dir", run, "--resume")
     (tmp_path / "project" / "sweep.yaml").write_text(
         "base: mine.yaml\naxes: {agent.learning_rate: [1e-3, 3e-3]}\ntrials_per_task: 1\n"
     )

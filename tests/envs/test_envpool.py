@@ -79,6 +79,19 @@ def test_both_interfaces_are_envpool(name):
     check_rules(steps)
 
 
+def test_threads_of_the_emulators_change_nothing():
+    actions = np.random.default_rng(0).integers(4, size=(STEPS, COPIES)).astype(np.int32)
+    played = []
+    for threads in (1, 3):
+        env = envpool_env.make_atari(envpool_env.AtariConfig(threads=threads))
+        env.host.simulators.seed = 5
+        state, first = jax.jit(env.reset)(KEYS)
+        played.append((first, play(env, state, actions)[1]))
+        assert env.host.simulators.pools[COPIES].pool.spec.config.num_threads == threads
+    jax.tree.map(np.testing.assert_array_equal, *played)
+    assert np.asarray(played[0][1].terminated).any()
+
+
 def test_robots_are_as_envpool_has_them():
     import envpool
 

@@ -102,7 +102,7 @@ def test_a_run_without_an_environment(tmp_path) -> None:
 def test_nobody_acts_in_recorded_data() -> None:
     path = made.random_file("Pendulum-v1", 500)
     for workflow in ({"name": "fused"}, {"name": "offline", "online_after": 10}):
-        with pytest.raises(UserError, match="env 'dataset' is recorded data that nobody can act in"):
+        with pytest.raises(UserError, match="env 'dataset' is recorded data, in which no agent can act"):
             build(offline(path, workflow=workflow))
     with pytest.raises(UserError, match=r"env\.path: name a file of recorded transitions"):
         recorded.make(recorded.Config())

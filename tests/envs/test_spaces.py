@@ -162,8 +162,8 @@ def test_everything_else_is_one_sentence() -> None:
         make("Doors", mask_from_info=True)
     for agent, env, message in [
         ("dqn", "Levers", r"one choice per step; env .* has 2 \(MultiDiscrete\): use ppo or a2c"),
-        ("dyna_q", "Doors", "'dyna_q' knows no action masks"),
-        ("recurrent_dqn", "Doors", "'recurrent_dqn' knows no action masks"),
+        ("dyna_q", "Doors", "'dyna_q' does not support action masks"),
+        ("recurrent_dqn", "Doors", "'recurrent_dqn' does not support action masks"),
         ("td3", "Levers", "'td3' needs continuous actions; .* use ppo"),
     ]:
         spec = make(env).spec

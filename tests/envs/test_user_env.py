@@ -85,7 +85,7 @@ def test_found_in_the_working_directory_with_settings(folder):
     ("cls", "settings", "text"),
     [
         ("Wolk", {}, r"has no 'Wolk'; did you mean walk_\w+:Walk\?"),
-        ("Other", {}, "is no class that derives from gymnax"),
+        ("Other", {}, "is not a class derived from gymnax"),
         ("Walk", {"kwargs": {"gaol": 1}}, r"Walk\(\*\*env.kwargs\) raised TypeError"),
         ("Walk", {"params": {"max_step": 1}}, "has no such parameter; it has max_steps_in_episode"),
         (
@@ -109,7 +109,7 @@ def test_modules_that_are_not_there(folder):
         UserError, match=r"there is no module 'not_a_module'; a file not_a_module\.py is looked"
     ):
         make("not_a_module:Thing")
-    with pytest.raises(UserError, match="needs module 'not_there_at_all', which is not there"):
+    with pytest.raises(UserError, match="needs module 'not_there_at_all', which is missing"):
         make(f"{folder}_bad:Thing")
 
 

@@ -43,7 +43,7 @@ def checkpoint_leaves(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_killed_again_and_again(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(small.data(run=SETTINGS)))

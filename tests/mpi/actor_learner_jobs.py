@@ -1,4 +1,4 @@
-"""What jobs of actors and learners run in tests; rank 0 prints what came out as JSON, one line a case.
+"""What jobs of actors and learners run in tests; rank 0 tells what came out, one line a case.
 
 python -m tests.mpi.actor_learner_jobs FOLDER CASE…
 
@@ -31,6 +31,7 @@ from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.workflows.actor_learner import actor as acting
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
+from tests.telling import tell
 
 RUN = {
     "log_every": 512, "eval_every": 0, "eval_episodes": 4, "final_eval_episodes": 4,
@@ -83,21 +84,21 @@ def meet(folder: Path, number: int, actors: int, unroll: int) -> None:
         time.sleep(0.001)
 
 
-def fall_behind(folder: Path, number: int, actors: int, unroll: int, slow: int, times: int) -> None:
-    """The slow actor waits until the others have made as many, or stand still, as they do in the end."""
+def fall_behind(actor: acting.Actor, folder: Path, slow: int, times: int) -> None:
+    """The slow actor waits until the others have made as many, or the learner wants something of it."""
+    number, unroll = actor.roles.number, int(actor.state.sequence)
     folder.mkdir(exist_ok=True)
     mine = folder / f"pace-{number}"
     mine.with_suffix(".new").write_text(str(unroll))
     os.replace(mine.with_suffix(".new"), mine)
-    others = [folder / f"pace-{other}" for other in range(actors) if other != slow]
-    seen, moved = None, time.monotonic()
-    while number == slow and time.monotonic() - moved < 5:
+    others = [folder / f"pace-{other}" for other in range(actor.roles.actors) if other != slow]
+    while number == slow and actor.stopped is None and actor.snapshot is None:
         paces = [int(path.read_text()) if path.exists() else 0 for path in others]
         if min(paces) >= times * unroll:
             return
-        if paces != seen:
-            seen, moved = paces, time.monotonic()
-        time.sleep(0.002)
+        if (note := actor.control.receive()) is not None:
+            actor.obey(note)
+        time.sleep(0.002)  # between looks
 
 
 def hooks(rendezvous: Path, texts: list[str]) -> None:
@@ -116,9 +117,7 @@ def hooks(rendezvous: Path, texts: list[str]) -> None:
         if self.state.sequence < int(told.get("meet", 0)):
             meet(rendezvous, self.roles.number, self.roles.actors, int(self.state.sequence))
         if "behind" in told:
-            actor, times = map(int, told["behind"].split(":"))
-            count = int(self.state.sequence)
-            fall_behind(rendezvous, self.roles.number, self.roles.actors, count, actor, times)
+            fall_behind(self, rendezvous, *map(int, told["behind"].split(":")))
         actor, seconds = (told.get("slow") or "-1:0").split(":")
         if self.roles.number == int(actor):
             time.sleep(float(seconds))  # a slow simulator
@@ -179,7 +178,7 @@ def main() -> None:
     with world().guard():
         for text in sys.argv[2:]:
             found = run(folder, text)
-            print("\n" + json.dumps(found | {"case": text.lstrip("+").partition(":")[0]}), flush=True)
+            tell(found | {"case": text.lstrip("+").partition(":")[0]})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What ranks run in tests; prints what came out as JSON, one line a rank or case.
+"""What ranks run in tests; tells what came out, one line a rank or case.
 
 python -m tests.mpi.cases ENGINE DEVICES WHAT…
 """
@@ -28,6 +28,7 @@ from jaxrl_hpc.types import Transition
 from jaxrl_hpc.workflows.sharded.execution import DIVIDED, SAME, placed
 from jaxrl_hpc.workflows.sharded.store import part_of
 from tests import small
+from tests.telling import tell
 
 PPO: dict[str, Any] = {
     "agent": {
@@ -232,7 +233,7 @@ def main() -> None:
             result = {"drift": drift, "sampling": sampling}[what](devices, engine)
         else:
             result = train(what, devices, engine)
-        print("\n" + json.dumps(result | {"what": what}), flush=True)
+        tell(result | {"what": what})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What jobs of gossip run in tests; rank 0 prints what came out as JSON, one line a case.
+"""What jobs of gossip run in tests; rank 0 tells what came out, one line a case.
 
 python -m tests.mpi.gossip_jobs FOLDER CASE…      cases as in tests/mpi/actor_learner_jobs.py
 `sharded-…` cases run the sharded workflow. `@signal=RANK:EXCHANGE` sends SIGUSR1 to a rank after so many
@@ -11,18 +11,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.comm.ranks import world
-from jaxrl_hpc.metrics.parquet import read_metrics
-from jaxrl_hpc.runtime.train import train
-from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
 from jaxrl_hpc.workflows.gossip.runtime import Gossip
-from tests.mpi import actor_learner_jobs
+from tests.mpi import actor_learner_jobs, parameter_server_jobs
 
 FLOW = {"name": "gossip", "num_envs": 4, "unroll_length": 8}
 # plain SGD with step size 0.05: Adam without memory, whose denominator is its offset
@@ -44,8 +39,7 @@ def config_of(name: str, changes: list[str]) -> configs.Config:
     return configs.from_dict(data)
 
 
-def hooks(texts: list[str]) -> None:
-    told = dict(text[1:].split("=") for text in texts)
+def hooks(told: dict[str, str]) -> None:
     rank, number = (told.get("signal") or "-1:0").split(":")
     stuck = int(told.get("stuck", -1))
     plain = Gossip.__dict__.get("_plain", Gossip._exchange)
@@ -65,27 +59,5 @@ def hooks(texts: list[str]) -> None:
     Gossip.test_chunk = 512 // 32  # type: ignore[attr-defined]
 
 
-def run(folder: Path, text: str) -> dict[str, Any]:
-    name, _, rest = text.lstrip("+").partition(":")
-    words = rest.split(";") if rest else []
-    hooks([word for word in words if word.startswith("@")])
-    config = config_of(name, [word.replace("FOLDER", str(folder)) for word in words if word[0] != "@"])
-    outcome = train(config, folder / name, resume=text.startswith("+"), say=lambda _: None)
-    if world().rank:
-        return {"rank": world().rank, "finished": outcome.finished}
-    rows = [row for row in read_metrics(folder / name).to_pylist() if row["kind"] == "train"]
-    names = ("env_steps", "lag_mean", "lag_max", "consensus_distance", "exchanges_alone")
-    schedules = [file_of(folder / name, rank) for rank in range(world().size)]
-    return {
-        "rank": 0,
-        "case": name,
-        "finished": outcome.finished,
-        "summary": outcome.summary,
-        "rows": [{k: row[k] for k in names if k in row} for row in rows],
-        "lines": [len(path.read_text().splitlines()) - 1 for path in schedules if path.exists()],
-    }
-
-
 if __name__ == "__main__":
-    for case in sys.argv[2:]:
-        print("\n" + json.dumps(run(Path(sys.argv[1]), case)), flush=True)
+    parameter_server_jobs.main(config_of, hooks)

@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec, importable
 from jaxrl_hpc.cli.doctor_mpi import _environment
+from tests.telling import FILE
 
-PATIENCE = 1500.0  # seconds until a job that never ends is killed, however busy the machine is
+PATIENCE = 3000.0  # seconds until a job that never ends is killed, however busy the machine is
 ROOT = Path(__file__).resolve().parents[2]
 needs_mpi = pytest.mark.skipif(
     not (importable("mpi4jax") and importable("mpi4py") and find_mpiexec()), reason="MPI is not installed"
@@ -27,9 +29,17 @@ def command(ranks: int, *arguments: str) -> list[str]:
     return [*launcher, sys.executable, *arguments]
 
 
-def start(ranks: int, *arguments: str, **settings: str) -> subprocess.Popen:
-    environment = _environment() | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | settings
-    return subprocess.Popen(
+class Job(subprocess.Popen):
+    """A running job; `told` is the file that its ranks tell their results to."""
+
+    told: Path
+
+
+def start(ranks: int, *arguments: str, **settings: str) -> Job:
+    handle, told = tempfile.mkstemp(prefix="jaxrl_hpc_told_")
+    os.close(handle)
+    environment = _environment() | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", FILE: told} | settings
+    job = Job(
         command(ranks, *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -38,17 +48,21 @@ def start(ranks: int, *arguments: str, **settings: str) -> subprocess.Popen:
         env=environment,
         start_new_session=True,
     )
+    job.told = Path(told)
+    return job
 
 
-def finish(process: subprocess.Popen, seconds: float) -> tuple[int, str]:
-    """(exit code, output); the whole job is killed at the deadline, which fails the test."""
+def finish(process: Job, seconds: float) -> tuple[int, str]:
+    """(exit code, output and what was told); the job is killed at the deadline, which fails the test."""
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         pytest.fail(f"no end within {seconds:.0f} s; output:\n{output[-3000:]}")
-    return process.returncode, output
+    told = process.told.read_text()
+    process.told.unlink()
+    return process.returncode, f"{output}\n{told}"
 
 
 def run(ranks: int, *arguments: str, seconds: float = PATIENCE, **settings: str) -> tuple[int, str]:
@@ -56,12 +70,12 @@ def run(ranks: int, *arguments: str, seconds: float = PATIENCE, **settings: str)
 
 
 def results(output: str) -> list[dict]:
-    """The JSON objects that the ranks printed, one a line."""
+    """What the ranks told."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 def cases(module: str, ranks: int, folder: Path, *texts: str) -> tuple[dict[str, list[dict]], str]:
-    """(what rank 0 printed by case, output) of a job that runs cases and must succeed."""
+    """(what rank 0 told by case, output) of a job that runs cases and must succeed."""
     status, output = run(ranks, "-m", module, str(folder), *texts)
     assert status == 0, output
     found: dict[str, list[dict]] = {}

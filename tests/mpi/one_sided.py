@@ -2,13 +2,12 @@
 
 python -m tests.mpi.one_sided KIND,… ITEMS [progress|thread|full|broken|status…]
 
-Rank 0 prints a JSON object per kind.
+Rank 0 tells what it found, a line per kind.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -32,6 +31,7 @@ from jaxrl_hpc.comm.rma.window import Kind, Window
 from jaxrl_hpc.comm.roles import Roles
 from jaxrl_hpc.comm.transport import BufferSizes
 from jaxrl_hpc.comm.waiting import Backoff
+from tests.telling import tell
 
 LARGEST = 3000  # bytes of an item
 
@@ -275,7 +275,7 @@ def everything(comm: Any, kind: Kind, items: int) -> dict[str, Any]:
 def exit_late(status: int) -> None:
     """All others have exited long before; the launcher must not have ended this one for that."""
     time.sleep(1)
-    print(json.dumps({"last words": 1}), flush=True)
+    tell({"last words": 1})
     os._exit(status)
 
 
@@ -287,15 +287,15 @@ def main() -> int:
             name: progress(comm, kind, name == "thread") for name in options if name in ("progress", "thread")
         }
         if comm.Get_rank() == 0:
-            print(json.dumps(results), flush=True)
+            tell(results)
     if "full" in options:
         found = full(comm)
         if comm.Get_rank() == 0:
-            print(json.dumps(found), flush=True)
+            tell(found)
     if "broken" in options:
         found = broken(comm)
         if comm.Get_rank() == 0:
-            print(json.dumps(found), flush=True)
+            tell(found)
         if comm.Get_rank() == 1:
             exit_without_finalize.os = SimpleNamespace(**vars(os) | {"_exit": exit_late})  # type: ignore[assignment]
     return 7 if "status" in options else 0

@@ -1,4 +1,4 @@
-"""What jobs with a parameter server run in tests; rank 0 prints what came out as JSON, one line a case.
+"""What jobs with a parameter server run in tests; rank 0 tells what came out, one line a case.
 
 python -m tests.mpi.parameter_server_jobs FOLDER CASE…      cases as in tests/mpi/actor_learner_jobs.py
 `@signal=RANK:EXCHANGE` sends SIGUSR1 to a rank after so many exchanges of its own.
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
 from jaxrl_hpc.workflows.parameter_server import runtime
 from tests.mpi import actor_learner_jobs
+from tests.telling import tell
 
 FLOW = {"name": "parameter_server", "num_envs": 4, "unroll_length": 8}
 FUSED = {"name": "fused", "num_envs": 4, "unroll_length": 8}
+COLUMNS = ("env_steps", "lag_mean", "lag_max", "dropped_changes", "consensus_distance", "exchanges_alone")
 
 
 def config_of(name: str, changes: list[str], flow: dict[str, Any] = FLOW) -> configs.Config:
@@ -45,9 +48,8 @@ def params(folder: Path) -> np.ndarray:
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(runner.actor(0))])
 
 
-def hooks(texts: list[str]) -> None:
+def hooks(told: dict[str, str]) -> None:
     """Signals in the middle of a run, to a worker or to a server."""
-    told = dict(text[1:].split("=") for text in texts)
     rank, number = (told.get("signal") or "-1:0").split(":")
 
     def after(original: Any, count: Any) -> Any:
@@ -66,23 +68,26 @@ def hooks(texts: list[str]) -> None:
     server.Server._combine = after(served, lambda self, _: self.number)  # type: ignore[method-assign]
 
 
-def run(folder: Path, text: str) -> dict[str, Any]:
+def run(
+    folder: Path,
+    text: str,
+    config_of: Callable[[str, list[str]], configs.Config],
+    hooks: Callable[[dict[str, str]], None],
+) -> dict[str, Any]:
     name, _, rest = text.lstrip("+").partition(":")
     words = rest.split(";") if rest else []
-    hooks([word for word in words if word.startswith("@")])
+    hooks(dict(word[1:].split("=") for word in words if word[0] == "@"))
     config = config_of(name, [word.replace("FOLDER", str(folder)) for word in words if word[0] != "@"])
     outcome = train(config, folder / name, resume=text.startswith("+"), say=lambda _: None)
     if world().rank:
         return {"rank": world().rank, "finished": outcome.finished}
-    rows = read_metrics(folder / name)
-    train_rows = [row for row in rows.to_pylist() if row["kind"] == "train"]
+    rows = [row for row in read_metrics(folder / name).to_pylist() if row["kind"] == "train"]
     return {
         "rank": 0,
         "case": name,
         "finished": outcome.finished,
         "summary": outcome.summary,
-        "rows": [{k: row[k] for k in ("env_steps", "lag_mean", "lag_max")} for row in train_rows],
-        "dropped": sum(row["dropped_changes"] for row in train_rows),
+        "rows": [{k: row[k] for k in COLUMNS if k in row} for row in rows],
         "entries": [
             len(path.read_text().splitlines()) - 1
             for path in (file_of(folder / name, i) for i in range(world().size))
@@ -91,6 +96,12 @@ def run(folder: Path, text: str) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
+def main(
+    config_of: Callable[[str, list[str]], configs.Config], hooks: Callable[[dict[str, str]], None]
+) -> None:
     for case in sys.argv[2:]:
-        print("\n" + json.dumps(run(Path(sys.argv[1]), case)), flush=True)
+        tell(run(Path(sys.argv[1]), case, config_of, hooks))
+
+
+if __name__ == "__main__":
+    main(config_of, hooks)

@@ -1,8 +1,6 @@
-"""On every rank: polling collectives beside mpi4jax's; rank 0 prints what is the same, as JSON."""
+"""On every rank: polling collectives beside mpi4jax's; rank 0 tells what is the same."""
 
 from __future__ import annotations
-
-import json
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +10,7 @@ from mpi4py import MPI
 
 from jaxrl_hpc.comm import polling
 from jaxrl_hpc.comm.collectives import ordered_sum
+from tests.telling import tell
 
 SIZES = (1, 1000, 5001, 100_003)  # one message for all; parts, with and without padding
 
@@ -58,7 +57,7 @@ def main() -> None:
     everywhere = comm.allgather(same)
     if rank == 0:
         waited = polling.waited()
-        print(json.dumps({"same": everywhere, "cpu_within": waited.cpu_seconds <= waited.seconds + 0.01}))
+        tell({"same": everywhere, "cpu_within": waited.cpu_seconds <= waited.seconds + 0.01})
 
 
 if __name__ == "__main__":

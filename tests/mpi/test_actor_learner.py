@@ -15,7 +15,7 @@ from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
 from jaxrl_hpc.runtime.train import train
 from tests.mpi import actor_learner_jobs, launch
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 RECORD = "run.record_schedule=true"
 ELASTIC = f"dqn-elastic:{RECORD};run.total_env_steps=8192"
 MAX_LAG = 3
@@ -37,7 +37,7 @@ def three(folder):
     return start(
         3,
         folder,
-        f"a2c-record:{RECORD};{BOUNDED};@behind=1:4;@meet=4",
+        f"a2c-record:{RECORD};{BOUNDED};@behind=1:4;@meet=2",
         f"a2c-replay:{BOUNDED};run.replay_schedule=FOLDER/a2c-record;run.profile=true",
         f"{ELASTIC};@signal=2:30;@meet=30",
         f"a2c-broken:{actor_learner_jobs.BROKEN};@meet=4",

@@ -8,7 +8,7 @@ from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.runtime.train import train
 from tests.mpi import actor_learner_jobs, launch, parameter_server_jobs
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 SEED = "workflow.name=central_inference"
 DYNA = "workflow.name=dyna;agent.name=dyna_q"
 RECORD = "run.record_schedule=true"
@@ -81,7 +81,7 @@ def test_simulators_outside_of_the_program_live_on_the_environment_ranks(tmp_pat
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (["workflow.name=central_inference", "workflow.actor_lag=2"], "nobody has old parameters"),
+        (["workflow.name=central_inference", "workflow.actor_lag=2"], "no rank has old parameters"),
         (
             ["workflow.name=dyna", "workflow.max_updates=1"],
             "must be at least workflow.updates_per_iteration = 2",

@@ -18,7 +18,7 @@ from tests.holding import Hold
 from tests.mpi import cases, launch
 from tests.mpi.test_one_sided import hosts_can_be_made
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 RUN = {"log_every": 960, "eval_every": 0, "final_eval_episodes": 4, "checkpoint_seconds": 0.001}
 PROXIES = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # nobody listens there
 
@@ -37,9 +37,7 @@ def train(config, folder, *more):
     return ["-m", "jaxrl_hpc.cli.main", "train", str(config), "--run-dir", str(folder), *more]
 
 
-def by_hand(number, arguments, environment):
-    with hub.listen([0]) as free:
-        port = free.getsockname()[1]
+def by_hand(port, number, arguments, environment):
     return [
         subprocess.Popen(
             [
@@ -102,19 +100,18 @@ def test_over_a_network_the_bits_are_the_same(launcher, config_file, tmp_path):
 def test_killed_without_a_launcher_and_resumed_on_the_other_engine(config_file, tmp_path):
     folder, whole = tmp_path / "broken", tmp_path / "whole"
     hold = Hold(tmp_path / "hold")
-    processes = by_hand(2, train(config_file, folder, "workflow.devices=2"), hold.environment | PROXIES)
-    until_saved(folder, processes)
+    settings = hold.environment | PROXIES
+    with hub.reserved_port() as port:
+        processes = by_hand(port, 2, train(config_file, folder, "workflow.devices=2"), settings)
+        until_saved(folder, processes)
     assert engine_of(folder) == "jax"
     processes[1].send_signal(signal.SIGKILL)
-    struck = time.monotonic()
-    processes[0].wait(launch.PATIENCE)  # what it prints fits into a pipe
-    took = time.monotonic() - struck
-    output, _ = processes[0].communicate()
+    output, _ = processes[0].communicate(timeout=launch.PATIENCE)
     processes[1].communicate()
+    # not JAX's words, which come after 60 s, nor the watchdog's, after 300 s
     assert processes[0].returncode == hub.EXIT_DIED, output
     assert f"rank 1 (process {processes[1].pid} on" in output and "has died; the job ends here" in output
     assert "12 shards on 2 ranks × 2 devices" in output, output
-    assert took < 50, "neither JAX's time limit (60 s) nor the watchdog's (300 s) was waited for"
 
     hold.release()
     status, output = launch.run(2, *train(config_file, folder, "workflow.engine=mpi", "--resume"))

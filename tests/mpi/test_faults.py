@@ -14,7 +14,7 @@ from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
 from tests.holding import Hold
 from tests.mpi import cases, launch
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 RESTART = str(launch.ROOT / "scripts" / "mpi_restart.py")
 SETTINGS = {
     "total_env_steps": 48_000,
@@ -85,7 +85,9 @@ def test_killed_stopped_told_to_go_and_resumed_elsewhere(config_file, tmp_path):
     assert status == 75, output
     assert f"rank 1 (process {killed['pid']} on" in output and "died while" in output, output
     assert output.count("watchdog of rank 1") == 2, output  # from the rank, and in the wrapper's sentence
-    assert f"rank 0 (process {stopped['pid']} on" in output and "has not been heard of for" in output, output
+    assert f"rank 0 (process {stopped['pid']} on" in output and "has not been heard from for" in output, (
+        output
+    )
     assert output.count("starting again from the newest checkpoint") == 2, output
     assert output.count("resumed at") == 2, output
     assert "SIGUSR1 on rank 1: saved at" in output and "--resume" in output, output

@@ -7,7 +7,7 @@ import pytest
 
 from tests.mpi import launch
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 FOLDER = launch.ROOT / "docs" / "examples" / "heat"
 ROD = """
 import json, sys

@@ -8,7 +8,7 @@ from tests.mpi import launch
 pytestmark = [
     pytest.mark.mpi,
     launch.needs_mpi,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(not polling.LIBRARY.exists(), reason="libpolling.so is not compiled"),
 ]
 

@@ -35,9 +35,9 @@ def run_dir(tmp_path):
         ("prterun noticed that process rank 2 with PID 77 on node x exited on signal 9", ["rank 2 died"]),
         ("srun: error: node1: task 5: Killed\n", ["rank 5 died"]),
         (
-            "watchdog of rank 0 (training, chunk 8): rank 1 has not been heard of for 4 s; the job ends\n"
+            "watchdog of rank 0 (training, chunk 8): rank 1 has not been heard from for 4 s; the job ends\n"
             + MPICH,
-            ["watchdog of rank 0 (training, chunk 8): rank 1 has not been heard of for 4 s"],
+            ["watchdog of rank 0 (training, chunk 8): rank 1 has not been heard from for 4 s"],
         ),
         ("rank 1 of 4 failed and ends the job:\nTraceback…\n" + MPICH, ["rank 1 of 4 failed"]),
         (  # the guard that spoke first knows; the launcher names any of those that it ended then
@@ -89,11 +89,25 @@ def test_a_guard_passes_signals_on_and_takes_its_process_with_it():
             time.sleep(0.01)
 
 
-def started(monkeypatch, tmp_path, statuses):
+@pytest.fixture
+def handlers(monkeypatch):
+    """As they were before; and nobody has asked to stop."""
+    monkeypatch.setattr(mpi_restart, "stop", mpi_restart.Stop())
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    old = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+def started(monkeypatch, tmp_path, statuses, told=None):
+    """`told` is the start during which a signal comes."""
     calls = []
 
     def run_once(command, run_dir):
         calls.append(command)
+        if len(calls) == told:
+            os.kill(os.getpid(), signal.SIGUSR1)
         return statuses[len(calls) - 1], []
 
     monkeypatch.setattr(mpi_restart, "run_once", run_once)
@@ -105,10 +119,19 @@ def started(monkeypatch, tmp_path, statuses):
 @pytest.mark.parametrize(
     "statuses, number", [([0], 1), ([75], 1), ([2], 1), ([9, 0], 2), ([137, 76, 75], 3), ([9, 9, 9], 3)]
 )
+@pytest.mark.usefixtures("handlers")
 def test_when_it_starts_again(monkeypatch, tmp_path, statuses, number):
     status, calls = started(monkeypatch, tmp_path, statuses)
     assert status == statuses[-1] and len(calls) == number
     assert all(call[1:3] == ["-n", "3"] and call[-1] == "--resume" for call in calls)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("told, statuses, status", [(1, [9, 0], 75), (2, [9, 137, 0], 75), (1, [0], 0)])
+def test_who_is_told_to_stop_does_not_start_again(monkeypatch, tmp_path, told, statuses, status):
+    """Also where the job broke before its ranks could listen."""
+    found, calls = started(monkeypatch, tmp_path, statuses, told)
+    assert found == status and len(calls) == told
 
 
 def test_a_run_without_a_folder_is_refused(monkeypatch):

@@ -17,7 +17,7 @@ import yaml
 from jaxrl_hpc.runtime.train import train
 from tests.mpi import actor_learner_jobs, launch
 
-pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 LOCK = "workflow.lockstep=true;workflow.actor_priorities=true"
 RANDOM = "workflow.name=rma;workflow.learners=2;workflow.selection=random"
 
@@ -71,7 +71,7 @@ def test_a_run_that_is_interrupted_goes_on(two):
 @pytest.mark.full
 def test_without_windows_it_says_so_once_and_goes_on_with_messages(two):
     said = [line for line in two[1].splitlines() if "one-sided memory" in line]
-    assert said == ["one-sided memory cannot be used here (rank 1 says no); going on with two-sided messages"]
+    assert said == ["one-sided memory cannot be used here (rank 1 says no); using two-sided messages instead"]
 
 
 def accounts(folder, learners):

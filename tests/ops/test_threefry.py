@@ -53,3 +53,15 @@ def test_programs_call_it_and_exports_do_not() -> None:
     assert threefry.TARGET not in exported.mlir_module()
     for a, b in zip(lowered.compile()(key), exported.call(jax.random.key_data(key)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12_345, 2**31 - 1])
+def test_keys_made_on_the_host_are_those_of_jax(seed: int) -> None:
+    key = jax.random.key(seed)
+    for streams in ((), (0,), (1,), (2**31 - 1, 7)):
+        wanted = key
+        for stream in streams:
+            wanted = jax.random.fold_in(wanted, stream)
+        found = threefry.host_key(seed, *streams)
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_array_equal(jax.random.key_data(found), jax.random.key_data(wanted))

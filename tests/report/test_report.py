@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from jaxrl_hpc.metrics.parquet import MetricsWriter
 from jaxrl_hpc.report.charts import Chart
 from jaxrl_hpc.report.comparison import comparison
 from jaxrl_hpc.report.data import load_run, load_runs
+from jaxrl_hpc.report.live import RankState, behind
 from jaxrl_hpc.report.page import render_page, write_report
 from jaxrl_hpc.report.plots import main_metric, write_plots
 from jaxrl_hpc.report.sections import Section
@@ -188,7 +190,14 @@ def test_an_unfinished_run_shows_its_ranks(tmp_path: Path) -> None:
     text = " ".join(re.sub(r"<[^>]+>", " ", page[page.index('id="live"') :]).split())
     assert "stopped; continue it with --resume" in text and "100k of 100k steps" in text
     assert "2 ranks" in text and re.search(r"1 node3 learning 5 2 ", text)
-    assert '<meta http-equiv="refresh" content="5">' in page
+    assert "reloads every 5 s" in page
+
+
+def test_actors_are_not_compared_with_learners() -> None:
+    """A learner counts chunks, an actor unrolls."""
+    states = [RankState(rank, "node", "", chunk, 0.0) for rank, chunk in enumerate((48, 331, 332))]
+    assert behind(states, learners=1) == [0, 1, 0]
+    assert behind(states, learners=0) == [284, 1, 0]
 
 
 def test_watch_makes_the_page_until_the_run_has_finished(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -196,14 +205,14 @@ def test_watch_makes_the_page_until_the_run_has_finished(tmp_path: Path, monkeyp
     seen = []
 
     def sleep(seconds: float) -> None:
-        seen.append((seconds, 'http-equiv="refresh" content="7"' in (run / "report.html").read_text()))
+        seen.append((seconds, "reloads every 7 s" in (run / "report.html").read_text()))
         if len(seen) == 2:
             shutil.copy(done / "summary.json", run)
 
     monkeypatch.setattr("time.sleep", sleep)
     assert main(["report", str(run), "--watch", "7"]) == 0
     assert seen == [(7, True), (7, True)]
-    assert 'http-equiv="refresh"' not in (run / "report.html").read_text()
+    assert "reloads every" not in (run / "report.html").read_text()
     assert main(["report", str(run), "--watch", "0"]) == 2
     assert "--watch: should be from 1 to 3600" in capsys.readouterr().err
 
@@ -279,6 +288,28 @@ def test_page_in_a_browser(runs: list[Path], tmp_path: Path, width: int, dark: b
                 assert overlapping(chart["text"]) == [], chart["id"]
         assert page.problems == []
         assert page.requests == [path.resolve().as_uri()]
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no Chromium on the PATH: apt-get install chromium")
+def test_a_live_page_reloads_itself_until_it_is_paused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", finished=False)
+    path = write_report([run], tmp_path / "page.html", reload_seconds=1)
+    click = "document.getElementById('reload').click()"
+    with Browser() as page:
+        page.open(path)
+        deadline = time.monotonic() + 60
+        while page.requests.count(path.resolve().as_uri()) < 2 and time.monotonic() < deadline:
+            page.call("Target.getTargets")  # collects events
+            time.sleep(0.05)
+        assert page.requests.count(path.resolve().as_uri()) >= 2
+        page.open(write_report([run], path, reload_seconds=3600))
+        assert page.accessibility() == []
+        page.evaluate(
+            "window.calls = []; clearTimeout = () => calls.push('clear'); "
+            "setTimeout = (f, t) => calls.push(t)"
+        )
+        page.evaluate(f"{click}; {click}")
+        assert page.evaluate("calls") == ["clear", 3_600_000] and page.problems == []
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="no Chromium on the PATH: apt-get install chromium")

@@ -189,6 +189,7 @@ def test_emptying_the_trash(run: RunDirectory, tmp_path: Path, capsys) -> None:
 def test_listing(tmp_path: Path, capsys) -> None:
     runs = tmp_path / "runs"
     assert main(["runs", str(runs)]) == 2
+    assert "training makes one in the working directory" in capsys.readouterr().err
     config = {"agent": {"name": "dqn"}, "env": {"name": "CartPole-v1"}, "run": {"name": "x"}}
     for name in ("done", "deep/half", "broken", "bare"):
         run = RunDirectory.open(runs / name, resume=False)

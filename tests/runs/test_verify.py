@@ -198,5 +198,5 @@ def test_command(run: RunDirectory, capsys) -> None:
     assert "no checkpoint is good" in capsys.readouterr().out
     flip(older)
     assert main(["verify", str(run.path)]) == 1
-    assert "goes on from iteration 3" in capsys.readouterr().out
+    assert "continues from iteration 3" in capsys.readouterr().out
     assert main(["verify", str(run.path.parent)]) == 2

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_hpc.config.registry import find
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.runtime.seeds import Lane, SeedRunner
 from tests import hlo, small
@@ -88,6 +89,27 @@ def test_one_compile_per_program_whatever_the_chunk():
     runner.per_lane(runner.evaluate(1))
     assert traced["step"] == 1 and traced["warmup"] == 1
     assert traced["init"] <= 2  # once for shapes, once to compile
+
+
+def test_an_iteration_is_traced_once():
+    """Tracing it takes as long as all imports; the loop and its metrics need the same."""
+    config = small.config()
+    parts = build(config)
+    traced = []
+
+    def gradient(*args):
+        traced.append(1)
+        return parts.agent.gradient(*args)
+
+    counted = parts.agent._replace(gradient=gradient)
+    flow = find("workflow", "fused").make(
+        config.workflow, parts.env, counted, parts.replay, config.run.total_env_steps
+    )
+    runner = SeedRunner(
+        parts._replace(workflow=flow), [Lane(0, hypers_of(config))], "solo", 4, jax.devices()[:1]
+    )
+    runner.compile()
+    assert len(traced) == 1
 
 
 @pytest.mark.parametrize("replay", quick(REPLAYS, ["prioritised"]))

@@ -111,7 +111,7 @@ def test_evaluations_are_bounded(option, value, capsys):
 @pytest.mark.parametrize("run", [{"record_schedule": True}, {"replay_schedule": "runs/other"}])
 def test_schedules_where_there_are_none(workflow, run):
     with pytest.raises(
-        UserError, match=rf"^run\.{next(iter(run))}: workflow '{workflow['name']}' always does"
+        UserError, match=rf"^run\.{next(iter(run))}: workflow '{workflow['name']}' always runs in"
     ):
         build(small.config(workflow=workflow, run=run))
 

@@ -37,6 +37,27 @@ def test_summary_has_the_stable_keys(finished):
     assert low <= summary["eval_return_score"] <= high
 
 
+def test_the_summary_is_told_before_pictures_are_drawn(tmp_path, monkeypatch):
+    """They take a second, and a disk that is full then leaves the result as it is."""
+    happened = []
+
+    def draw_run(runner, agent, run, summary):
+        happened.append("drawn")
+        raise UserError("no space left")
+
+    def told(summary):
+        assert (tmp_path / "run" / "summary.json").exists()
+        happened.append(summary["env_steps"])
+
+    monkeypatch.setattr("jaxrl_hpc.runtime.trainer.draw_run", draw_run)
+    config = small.config(run={"total_env_steps": 800})
+    with pytest.raises(UserError, match="no space left"):
+        train.train(config, tmp_path / "run", say=lambda _: None, told=told)
+    assert happened == [800, "drawn"]
+    assert train.train(config, tmp_path / "run", resume=True, say=lambda _: None, told=told).finished
+    assert happened == [800, "drawn", 800]
+
+
 def test_the_mode_of_the_seeds_is_a_rule_and_is_recorded(finished):
     assert [choose_mode("auto", lanes, "cpu") for lanes in (1, 64)] == ["solo", "solo"]
     assert [choose_mode("auto", lanes, "cuda") for lanes in (1, 64)] == ["solo", "vmap"]
@@ -68,7 +89,7 @@ def test_a_finished_run_is_not_touched(finished):
     said = []
     again = train.train(small.config(run={"seeds": 2}), folder, resume=True, say=said.append)
     assert again.finished and again.summary["params_sha256"] == summary["params_sha256"]
-    assert "finished already" in said[0]
+    assert "already finished" in said[0]
 
 
 def test_resume_refuses_another_config(finished):

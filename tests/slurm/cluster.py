@@ -6,22 +6,27 @@ with Cluster(folder) as cluster:
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
-import socket
+import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxrl_hpc.comm.hub import reserved_port
+
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
 PACKAGES = "slurm-wlm slurm-wlm-basic-plugins munge"
-PATIENCE = 800.0  # seconds: only to name what never happens, however busy the machine is
+PATIENCE = 3000.0  # seconds: only to name what never happens, however busy the machine is
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 
 CONFIG = """\
-ClusterName=one
+ClusterName={name}
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller}
 SlurmdPort={node}
@@ -68,10 +73,65 @@ def missing() -> str | None:
     return f"no {', '.join(absent)} on the PATH: apt-get install {PACKAGES}" if absent else None
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def munge_answers() -> bool:
+    return subprocess.run(["munge", "-n"], capture_output=True).returncode == 0
+
+
+_started: list[subprocess.Popen[bytes]] = []  # by this process; another one may end it
+
+
+def _start_munge() -> int:
+    """Its process id, once it answers."""
+    for path in ("/run/munge", "/var/log/munge"):
+        subprocess.run(["install", "-d", "-o", "munge", "-g", "munge", "-m", "0755", path], check=True)
+    command = ["runuser", "-u", "munge", "--", shutil.which("munged") or "munged", "--foreground"]
+    made = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    _started.append(made)
+    deadline = time.monotonic() + PATIENCE
+    while not munge_answers():
+        assert made.poll() is None, "munged has ended"
+        assert time.monotonic() < deadline, "munge does not answer"
+        time.sleep(0.1)  # between looks
+    return made.pid
+
+
+def _end_munge(pid: str) -> None:
+    with contextlib.suppress(OSError):
+        if b"munged" in Path(f"/proc/{int(pid or -1)}/cmdline").read_bytes():
+            os.kill(int(pid), signal.SIGTERM)
+    for made in _started:
+        if str(made.pid) == pid:
+            made.wait()
+
+
+@contextlib.contextmanager
+def munge() -> Iterator[None]:
+    """The authentication service of this machine, which the clusters of several test processes share.
+
+    The first one starts it, the last one ends it. One that was there before is used and left alone.
+    """
+    folder = Path(tempfile.gettempdir())
+    with open(folder / "jaxrl_hpc_munge.door", "w") as door, open(folder / "jaxrl_hpc_munge", "a+") as ours:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        if not munge_answers():
+            pid = _start_munge()
+            ours.truncate(0)
+            ours.write(str(pid))
+            ours.flush()
+        fcntl.flock(ours, fcntl.LOCK_SH)  # in use
+        fcntl.flock(door, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(door, fcntl.LOCK_EX)
+            fcntl.flock(ours, fcntl.LOCK_UN)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else uses it
+                ours.seek(0)
+                _end_munge(ours.read())
+                ours.truncate(0)
 
 
 class Cluster:
@@ -83,14 +143,18 @@ class Cluster:
         for name in ("state", "spool", "log"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         conf = folder / "slurm.conf"
-        conf.write_text(CONFIG.format(folder=folder, controller=free_port(), node=free_port()))
+        self._daemons = contextlib.ExitStack()  # what they need until the end
+        controller, node = (self._daemons.enter_context(reserved_port()) for _ in range(2))
+        conf.write_text(
+            CONFIG.format(folder=folder, name=f"one{os.getpid()}", controller=controller, node=node)
+        )
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI_", "PBS_"))}
         self.environment = inherited | {"SLURM_CONF": str(conf)}
         self._own: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Cluster:
         try:
-            self._start_munge()
+            self._daemons.enter_context(munge())
             # -D: in the foreground, so that they are ours to end
             for command in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "localhost"]):
                 out = open(self.log / f"{command[0]}.out", "wb")
@@ -114,22 +178,7 @@ class Cluster:
                 process.kill()
                 process.wait()
         self._own = []
-
-    def _start_munge(self) -> None:
-        """The authentication service; one that runs already is used and left alone."""
-        if subprocess.run(["munge", "-n"], capture_output=True).returncode == 0:
-            return
-        for path in ("/run/munge", "/var/log/munge"):
-            subprocess.run(["install", "-d", "-o", "munge", "-g", "munge", "-m", "0755", path], check=True)
-        command = ["runuser", "-u", "munge", "--", shutil.which("munged") or "munged", "--foreground"]
-        self._own.append(
-            subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-            )
-        )
-        self.until(
-            "munge answers", lambda: subprocess.run(["munge", "-n"], capture_output=True).returncode == 0
-        )
+        self._daemons.close()
 
     def ask(self, *command: str, check: bool = True) -> str:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True)

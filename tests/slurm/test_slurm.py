@@ -11,9 +11,11 @@ import psutil
 import pytest
 import yaml
 
+from jaxrl_hpc.cli import doctor_mpi
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
 from jaxrl_hpc.sweeps.directory import SweepDirectory
 from jaxrl_hpc.sweeps.plan import make_plan
+from jaxrl_hpc.sweeps.run import DONE, run_task
 from jaxrl_hpc.sweeps.spec import load_spec
 from tests import small
 from tests.holding import Hold
@@ -24,6 +26,7 @@ TEMPLATES = ROOT / "scripts" / "slurm"
 # saved after every chunk; runs that something happens to are held after their first save
 LONG = {"total_env_steps": 24_000, "log_every": 800, "eval_every": 8_000, "checkpoint_seconds": 0.001}
 LONG |= {"tensorboard": False, "eval_episodes": 2, "final_eval_episodes": 4}
+SHORTER = LONG | {"total_env_steps": 8_000, "eval_every": 4_000}
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -81,10 +84,10 @@ def until_requeued(cluster, job):
     )
 
 
-def assert_same_run(first, second):
+def assert_same_run(first, second, env_steps=LONG["total_env_steps"]):
     one, other = (json.loads((folder / "summary.json").read_text()) for folder in (first, second))
     assert one["params_sha256"] == other["params_sha256"]
-    assert one["env_steps"] == other["env_steps"] == LONG["total_env_steps"]
+    assert one["env_steps"] == other["env_steps"] == env_steps
     rows = [str(without_clock(read_metrics(folder)).to_pylist()) for folder in (first, second)]
     assert rows[0] == rows[1]
 
@@ -154,36 +157,34 @@ def test_submit_end_to_end(cluster, hold, tmp_path):
     axes = {"agent.learning_rate": [1e-3, 1e-2], "agent.n_step": [1, 2]}
     slurm = {"cpus_per_task": 1, "at_once": 2, "modules": ["nothing"], "options": ["--comment=tests"]}
     slurm["setup"] = [f"cd {ROOT}"]
-    file = made_sweeps.write(tmp_path, run=LONG, axes=axes, slurm=slurm)
+    file = made_sweeps.write(tmp_path, run=SHORTER, axes=axes, slurm=slurm)
     whole, broken = SweepDirectory(tmp_path / "whole"), SweepDirectory(tmp_path / "broken")
     code, text = sweep(cluster, "submit", file, "--dir", broken.path, "--dry-run")
     assert code == 0 and "#SBATCH --array=0-1%2" in text and not broken.path.exists()
-    jobs = {}
-    for directory, environment in ((whole, {}), (broken, hold.environment)):
-        code, text = sweep(cluster, "submit", file, "--dir", directory.path, **environment)
-        assert code == 0, text
-        jobs[directory] = text.partition("job ")[2].partition(";")[0]
+    code, text = sweep(cluster, "submit", file, "--dir", broken.path, **hold.environment)
+    assert code == 0, text
+    job = text.partition("job ")[2].partition(";")[0]
     code, text = sweep(cluster, "submit", file, "--dir", broken.path)
-    assert code == 2 and f"in the queue already as job {jobs[broken]}" in text
+    assert code == 2 and f"already in the queue as job {job}" in text
 
     plan = make_plan(load_spec(file))
+    whole.freeze(plan)
+    for number in range(2):
+        assert run_task(plan, whole, number, lambda _: None).state == DONE
     task = broken.task(plan.tasks[1])
-    cluster.until(
-        "the second task has saved", lambda: saved(task), explain=lambda: cluster.logs(jobs[broken])
-    )
+    cluster.until("the second task has saved", lambda: saved(task), explain=lambda: cluster.logs(job))
     (pid,) = set(holder(task))  # of the task and of the run in it
     os.kill(pid, signal.SIGKILL)
-    element = f"{jobs[broken]}_1"
+    element = f"{job}_1"
     assert cluster.wait_for(element) == ["FAILED"]
     assert all(broken.result(trial.id) is None for trial in plan.tasks[1].trials)
     hold.release()
     cluster.ask("scontrol", "requeue", element)
-    for directory in (whole, broken):
-        assert cluster.wait_for(jobs[directory]) == ["COMPLETED"] * 2, cluster.logs(jobs[directory])
+    assert cluster.wait_for(job) == ["COMPLETED"] * 2, cluster.logs(job)
     logs = [path.read_text() for path in broken.slurm.glob("*_1.log")]
     assert "resumed at" in "".join(logs)
     for trial in plan.trials:
-        assert_same_run(broken.trials / trial.id, whole.trials / trial.id)
+        assert_same_run(broken.trials / trial.id, whole.trials / trial.id, SHORTER["total_env_steps"])
         assert broken.result(trial.id)["status"] == "finished"
     code, text = sweep(cluster, "submit", file, "--dir", broken.path)
     assert code == 0 and "nothing left to do" in text
@@ -223,7 +224,7 @@ def test_mpi_template_without_a_config_tests_two_ranks(cluster, tmp_path):
     pytest.importorskip("mpi4jax")
     job = template(cluster, tmp_path, "mpi", options=["--ntasks-per-node=2"])
     assert cluster.wait_for(job) == ["COMPLETED"], cluster.logs(job)
-    steps = [json.loads(line) for line in cluster.logs(job).splitlines() if line.startswith('{"step"')]
+    steps = doctor_mpi.parse(cluster.logs(job))
     assert [step["step"] for step in steps[:3]] == ["ranks", "allreduce", "window"]
     assert [step["step"] for step in steps[3:]] == ["connect", "devices", "sum", "flags"]
     assert all(step["ok"] for step in steps) and steps[0]["text"].startswith("2 ranks")
@@ -250,7 +251,7 @@ def test_without_mpi_slurm_says_who_is_there(cluster, tmp_path):
         assert len(list((tmp_path / name / "ranks").glob("?.json"))) == 2
         hashes.add(json.loads((tmp_path / name / "summary.json").read_text())["params_sha256"])
     assert len(hashes) == 1
-    found = [json.loads(line) for line in cluster.logs(test).splitlines() if line.startswith('{"step"')]
+    found = doctor_mpi.parse(cluster.logs(test))
     assert [step["step"] for step in found] == ["connect", "devices", "sum", "flags"]
     assert "found by TCP alone" in found[0]["text"] and "srun -K1 -n 2 jaxrl-hpc" in found[3]["text"]
 

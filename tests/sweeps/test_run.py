@@ -168,7 +168,7 @@ def test_work_whose_trials_are_not_known_is_not_deleted(copy, damage):
     precious.write_text("days of training")
     if damage != "gone":
         (work / "trials.json").write_text('["x' if damage == "cut" else '["x"]')
-    with pytest.raises(UserError, match=r"trials\.json .*put it back, or remove that folder"):
+    with pytest.raises(UserError, match=r"trials\.json .*restore it, or remove that folder"):
         run_task(plan, directory, 0, quiet)
     assert precious.read_text() == "days of training"
 

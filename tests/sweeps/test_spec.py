@@ -18,7 +18,7 @@ from tests.sweeps.made_sweeps import plan_of, write
         ({"axes": {"agent.gamma": {"grid": [0.1, 0.9]}}}, "axes.agent.gamma: grid needs points"),
         ({"axes": {"agent.gamma": {"random": [0.9, 0.1]}}}, "random goes from a lower bound to a higher one"),
         ({"axes": {"agent.gamma": {"log_uniform": [0.0, 0.1]}}, "samples": 2}, "bounds above zero"),
-        ({"axes": {"agent.gamma": {"random": [0.1, 0.9]}}}, "say how often, such as samples: 16"),
+        ({"axes": {"agent.gamma": {"random": [0.1, 0.9]}}}, "set the number of draws, such as samples: 16"),
         ({"samples": 3}, "samples counts draws of random axes, and there are none"),
         ({"axes": {"agent.gamma": []}}, "axes.agent.gamma.values"),
         ({"axes": {"agent.gamma": {}}}, "exactly one of values, grid, random, log_uniform, choice"),

@@ -1,6 +1,6 @@
 """Runs a combination for a moment, and says what is wrong with what came out.
 
-python -m tests.workflows.run_combination FOLDER COMBINATION…    on every rank of a job; rank 0 prints JSON
+python -m tests.workflows.run_combination FOLDER COMBINATION…  on the ranks of a job
 
 Combinations are written as by `str`. A job runs several, since starting is what takes time.
 """
@@ -8,7 +8,6 @@ Combinations are written as by `str`. A job runs several, since starting is what
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.types import Array, Batch, LearnerState
 from jaxrl_hpc.workflows.emulated import steps_in
 from tests.datasets.made import random_file
+from tests.telling import tell
 from tests.workflows import combinations
 from tests.workflows.combinations import Combination
 
@@ -184,7 +184,7 @@ def main() -> None:
             except UserError as error:
                 refused = str(error)
             result = {"rank": world().rank, "case": text, "refused": refused, "batches": wrong}
-            print("\n" + json.dumps(result), flush=True)
+            tell(result)
 
 
 if __name__ == "__main__":

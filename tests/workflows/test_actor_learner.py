@@ -255,7 +255,7 @@ def test_roles():
     for arguments, text in (
         ((1, 0, 1, 0, False), "mpirun -n 3"),
         ((3, 0, 1, 4, False), "start 5 ranks"),
-        ((3, 0, 2, 0, False), "each learner needs an"),
+        ((3, 0, 2, 0, False), "each learner needs its own actor"),
     ):
         with pytest.raises(UserError, match=text):
             assign(None, *arguments)
@@ -296,7 +296,7 @@ def test_schedule_is_cut_at_a_checkpoint_and_read_back(tmp_path):
     "case, changes, text",
     [
         ("dqn", ["workflow.name=dyna", "workflow.batch_trajectories=2"], "one unroll at a time"),
-        ("a2c", ["workflow.actor_priorities=true"], "cannot rate"),
+        ("a2c", ["workflow.actor_priorities=true"], "cannot compute"),
         ("a2c", ["workflow.lockstep=true", "workflow.max_lag=1"], "max_lag"),
         ("a2c", ["workflow.publish_every=4", "workflow.max_lag=1"], "set it to 3 or more"),
         ("a2c", ["workflow.actor_lag=4", "workflow.max_lag=3"], "set it to 4 or more"),

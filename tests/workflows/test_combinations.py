@@ -137,7 +137,7 @@ def one_of_each_pair(seed: int) -> list[Combination]:
 @pytest.mark.mpi
 @launch.needs_mpi
 @pytest.mark.full
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_some_jobs_do_what_they_claim(tmp_path) -> None:
     check_jobs(sample(one_of_each_pair(0), 6), tmp_path)
 

@@ -162,7 +162,7 @@ LATE = {
     ),
     "returns": (
         {"agent": {"normalise": {"reward": True}}},
-        "agent: it learns from what its own actors wrote",
+        "agent: it learns from data that its own actors store",
     ),
 }
 

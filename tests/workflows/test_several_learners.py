@@ -125,5 +125,7 @@ def test_what_cannot_overlap_is_said(flow: dict[str, Any], text: str) -> None:
 
 def test_learners_that_share_batches_average_every_gradient() -> None:
     flow = {"name": "async", "learners": 2, "learner_mode": "shared", "average_every": 2}
-    with pytest.raises(UserError, match=r"workflow\.average_every: learners that share every batch meet"):
+    with pytest.raises(
+        UserError, match=r"workflow\.average_every: learners that share every batch synchronise"
+    ):
         build(small.config(workflow=flow))

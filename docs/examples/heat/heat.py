@@ -30,7 +30,7 @@ def build(comm) -> ctypes.CDLL:
         folder.mkdir(exist_ok=True)
         compiler = shutil.which("mpicc", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         if compiler is None:
-            raise RuntimeError("mpicc is not there: load an MPI module, or pip install mpich")
+            raise RuntimeError("mpicc not found: load an MPI module, or pip install mpich")
         made = folder / f"heat.{os.getpid()}.so"
         subprocess.run([compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
         made.replace(library)  # all at once: another job may be loading it

@@ -4,7 +4,7 @@
     jaxrl-hpc train bandit.yaml
 
 pyproject.toml gives the names by entry points. The agent is the gradient bandit (Sutton & Barto 2018, 2.8):
-one preference per action, and no look at the observation.
+one preference per action, independent of the observation.
 
     pi(a) = exp h_a / sum_b exp h_b,   h += learning_rate * mean (r - mean r) grad log pi(a)
 """
@@ -30,7 +30,7 @@ class Config(AgentConfig):
 def make(config: Config, spec: EnvSpec, *, num_envs: int) -> Agent:
     if spec.num_actions is None:
         raise UserError(
-            f"agent {config.name!r} needs discrete actions, which env {spec.name!r} has not: use ppo"
+            f"agent {config.name!r} needs discrete actions, but env {spec.name!r} has none: use ppo"
         )
     num_actions = spec.num_actions
 

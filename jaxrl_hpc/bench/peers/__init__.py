@@ -1,1 +1,1 @@
-"""Other libraries on the work of `bench train`, in a Python of their own: nothing here imports jaxrl_hpc."""
+"""Other libraries on the workloads of `bench train`, in a separate Python: nothing here imports jaxrl_hpc."""

@@ -1,9 +1,9 @@
 """purejaxrl from a checkout: its own `make_train`, a whole training as one compiled program.
 
-It was written for older libraries. What it misses is handed to it from here, nothing of it is changed:
-`jax.tree_map`, environments with one flag for the end of an episode, and empty stand-ins for modules that
-it imports and this work does not use. Its DQN's layers are 120 and 84 wide: a network of the
-work's width takes their place.
+It was written for older libraries. Its code is unchanged; this file supplies what it needs: `jax.tree_map`,
+environments with a single flag for the end of an episode, and empty stand-ins for modules that it imports but
+does not need here. Its DQN's layers are 120 and 84 wide: they are replaced by a network of the workload's
+width.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Counted(Flat):
 
 
 class Network(nn.Module):
-    """Takes the place of its QNetwork: the same layers with other widths."""
+    """Replaces its QNetwork: the same layers with other widths."""
 
     action_dim: int
     width: int = 64
@@ -95,7 +95,7 @@ def load(path: Path, name: str) -> Any:
 
 
 def settings(work: dict[str, Any], iterations: int) -> dict[str, Any]:
-    """The work in its words."""
+    """The workload in its settings."""
     copies = work["num_envs"]
     steps = copies * work["unroll_length"] * iterations
     common = {"ENV_NAME": work["env"], "NUM_ENVS": copies, "TOTAL_TIMESTEPS": steps, "GAMMA": 0.99}

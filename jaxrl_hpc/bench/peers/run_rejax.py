@@ -14,7 +14,7 @@ CHUNK = 2_000  # environment steps of one call, about
 
 
 def arguments(work: dict[str, Any]) -> dict[str, Any]:
-    """The work in rejax's words; its networks have two layers of 64."""
+    """The workload in rejax's settings; its networks have two layers of 64."""
     env, params = gymnax_return.five_results(work["env"])
     common = {
         "env": env,

@@ -1,4 +1,4 @@
-"""What the worker of every library does: say when it is ready, run when asked, count.
+"""The protocol of every library's worker: report when ready, run on request, count.
 
 Input, a line each: `seconds S` runs for about S seconds, `steps N` until N environment steps are done in
 all and then evaluates. Answers are JSON. Only the standard library is needed.
@@ -25,7 +25,7 @@ class Loop(NamedTuple):
 
 
 def measure(loop: Loop, chunks: int) -> dict[str, float]:
-    """Run, and say what was done and what it cost."""
+    """Run, and report the work done and its cost."""
     steps, updates = loop.counters()
     start, busy = time.perf_counter(), time.process_time()
     loop.run(chunks)

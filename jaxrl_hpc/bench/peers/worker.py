@@ -1,4 +1,4 @@
-"""One peer on one piece of work, in a process of its own.
+"""One peer on one workload, in a separate process.
 
     PYTHON jaxrl_hpc/bench/peers/worker.py LIBRARY MODE WORK [PATH]
 

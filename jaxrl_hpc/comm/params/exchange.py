@@ -6,8 +6,8 @@
     accumulate  every number is added atomically (MPI_Accumulate): nothing is lost, but a reader may see a
                 change half applied
 
-Every exchange has a number, in the order in which they happen. What is stored is bytes; `combine` makes new
-ones from the old, a change and its number. A change older than `max_lag` exchanges is dropped.
+Every exchange has a number, in the order in which they happen. The stored data is bytes; `combine` computes
+new ones from the old, a change and its number. A change older than `max_lag` exchanges is dropped.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Exchange(Protocol):
         ...
 
     def swap(self, change: np.ndarray, since: int, turn: int | None) -> Answer:
-        """Push a change of what was stored after `since` exchanges. `turn`: wait to be that exchange."""
+        """Push a change relative to the state after `since` exchanges. `turn`: wait to be that exchange."""
         ...
 
     def close(self) -> None:

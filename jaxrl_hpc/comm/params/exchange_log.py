@@ -1,7 +1,7 @@
 """Unrolls of every worker, sent to all other workers, numbered by exchange.
 
-The worker of exchange n takes in everything of the exchanges before n, in this order, so that its replay
-depends on the order of exchanges alone. It waits for messages in flight.
+The worker of exchange n first adds the unrolls of all exchanges before n, in this order, so that its replay
+depends only on the order of exchanges. It waits for messages in flight.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ExchangeLog:
         self.comm, self.nbytes, self.watchdog = comm.Clone(), nbytes, watchdog
         self._outbox = Outbox(self.comm)
         self._here: dict[int, np.ndarray] = {}
-        self._next = 0  # the first exchange that has not been taken in
+        self._next = 0  # the first exchange that has not been added
         self.backoff = Backoff()
 
     def begin(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Vectors that ranks publish in their own memory, for others to read at any time.
+"""Vectors that ranks publish in their own memory, readable by others at any time.
 
     begun    int64: the rank has begun to write version `begun`
     done     int64: version `done` can be read
@@ -89,12 +89,12 @@ class Peers:
         return None
 
     def wait_for(self, rank: int, least: int, exact: bool) -> PeerVector:
-        """The same, waiting for it."""
+        """As `read`, waiting until it is there."""
         what = f"version {least} of rank {rank}"
         return wait_for(lambda: self.read(rank, least, exact), self.seconds, self.window.rank, what)
 
     def repeat(self, rank: int, version: int) -> PeerVector:
-        """This version, as a schedule names it; the writer is told that it has been read."""
+        """This version, for a replayed schedule; notifies the writer that it has been read."""
         self._wait(lambda: self.newest(rank) >= version or None, f"version {version} of rank {rank}")
         found = self._copy(rank, version)
         if found is None:

@@ -2,8 +2,9 @@
 
     worker:  change ──(a part to each server)──→ server:  combine its part, answer with it ──→ worker
 
-A server takes requests in the order in which they come, or, when a schedule is replayed, in its order; each
-has its own numbers. Sharded as in Gorila (Nair et al. 2015): shard s of S is the s-th part of the bytes.
+A server takes requests in order of arrival or, when a schedule is replayed, in the order of the schedule;
+each numbers its own exchanges. Sharded as in Gorila (Nair et al. 2015): shard s of S is the s-th part of the
+bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 LOAD, READ, SWAP, STOP = 0, 1, 2, 3  # tags of requests
-TELL_SECONDS = 0.5  # waits that are longer are told to the watchdog
+TELL_SECONDS = 0.5  # longer waits are reported to the watchdog
 
 
 def bounds(nbytes: int, servers: int) -> list[tuple[int, int]]:
@@ -112,7 +113,7 @@ class Client:
 
 
 class Server:
-    """One shard. `record` is told every exchange; `turn` says whose is next, if that is fixed."""
+    """One shard. `record` is called for every exchange; `turn` gives the next worker, if that is fixed."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from jaxrl_hpc.comm.waiting import Stalled, wait_for
 
 
 class AtomicCounter:
-    """A 64-bit number that all ranks change, zero at first. Every change returns what was there before it."""
+    """A 64-bit number that all ranks can change, initially zero. Every change returns the previous value."""
 
     NBYTES = 64  # a cache line of its own
 
@@ -36,8 +36,8 @@ WORD = 32  # bits: 64-bit operations on bits get lost on some MPI libraries
 
 
 class Bitmap:
-    """Flags, one bit each, clear at first. A change returns how the bit was before: of several ranks that
-    set a bit at the same time exactly one is told that it was clear."""
+    """Flags of one bit each, initially clear. A change returns the previous bit: of several ranks that set a
+    bit at the same time, exactly one finds it clear."""
 
     def __init__(self, window: Window, owner: int, offset: int, count: int) -> None:
         self.window, self.owner, self.offset, self.count = window, owner, offset, count
@@ -80,7 +80,7 @@ def _signed(word: int) -> int:
 
 class Mutex:
     """A lock that one rank holds at a time: 0, or the holder's rank + 1, changed by compare-and-swap. Not
-    fair. The holder can be read, so that a wait that fails names a rank."""
+    fair. The holder can be read, so that the error after a failed wait names a rank."""
 
     NBYTES = 64  # a cache line of its own
 

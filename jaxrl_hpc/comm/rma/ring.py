@@ -9,10 +9,9 @@ A consumer reads head = h, copies slot h mod capacity, then claims it by compare
 producer writes that slot again only when head > h, so a claim that succeeds proves that the copy is whole,
 and that nobody else has this item. A claim that fails is a collision: the copy is discarded.
 
-A single consumer, with a producer that never drops, is the only writer of head: it knows head without
-reading it and stores it, which costs far less than a claim. Likewise, a producer reads head only when the
-ring was full at its last read, and a single consumer reads tail only when it has taken everything it knew
-of.
+A single consumer, with a producer that never drops, is the only writer of head: it stores head without
+reading it, which costs far less than a claim. Likewise, a producer reads head only when the ring was full at
+its last read, and a single consumer reads tail only when it has taken all items up to the last tail read.
 
 When the ring is full the rule decides: `block` waits for space, `reject` refuses the new item, `drop_oldest`
 claims the oldest as a consumer would, and discards it. Losses are counted exactly, in `counts` at the
@@ -76,7 +75,7 @@ class RingQueue:
         return 3 * LINE + capacity * (LINE + rounded(nbytes))
 
     def push(self, data: np.ndarray, seconds: float = 60.0, look: Callable[[], bool] = lambda: False) -> bool:
-        """Put bytes [length] uint8 in; whether they are in. `look` may end a wait for space."""
+        """Put bytes [length] uint8 in -> whether that succeeded. `look` may end a wait for space."""
         if data.nbytes > self.item:
             raise ValueError(f"an item of {data.nbytes} bytes does not fit into {self.item}")
         number, self._number = self._number, self._number + 1
@@ -98,7 +97,7 @@ class RingQueue:
             return False
         if self.rule == "drop_oldest":
             head = (self._tail - self.capacity) % self._wrap
-            claimed = self._claim(head)  # otherwise a consumer was faster, and there is space just as well
+            claimed = self._claim(head)  # otherwise a consumer was faster, which also makes space
             self.counts["dropped"] += claimed
             self._freed = (head + 1) % self._wrap
             return True
@@ -108,15 +107,17 @@ class RingQueue:
                 return True
             return False if look() else None
 
-        where = f"space in the ring of rank {self.owner}, full with {self.capacity} items that nobody takes"
+        where = (
+            f"space in the ring of rank {self.owner}, full with {self.capacity} items that no consumer takes"
+        )
         return wait_for(space, seconds, self.window.rank, where)
 
     def gone(self) -> int:
-        """Items that nobody can take any more: taken by anyone, dropped or refused. At most 2^30 of a job."""
+        """Items that cannot be taken any more: already taken, dropped or refused. At most 2^30 of a job."""
         return self._head() + self.window.peek(self.owner, self.offset + 2 * LINE)
 
     def room(self) -> bool:
-        """Whether there is space for an item. The producer's: nobody else can take that space away."""
+        """Whether there is space for an item. For the producer: nobody else can use that space."""
         known = (self._tail - self._freed) % self._wrap < self.capacity
         return known or self.depth() < self.capacity
 
@@ -127,7 +128,7 @@ class RingQueue:
 
     def waiting(self) -> int:
         """Items in the ring, as anyone sees it."""
-        head = self._head()  # before the tail: it can only be behind
+        head = self._head()  # read before the tail: it can only be behind
         tail = self.window.peek(self.owner, self.offset, bits=32)
         return min((tail - head) % self._wrap, self.capacity)
 

@@ -26,15 +26,15 @@ from jaxrl_hpc.comm.exit_without_finalize import remember
 from jaxrl_hpc.comm.rma.atomics import AtomicCounter, Bitmap
 from jaxrl_hpc.comm.rma.ring import RingQueue
 from jaxrl_hpc.comm.rma.window import Kind, NoWindow, Window, rounded
-from jaxrl_hpc.comm.waiting import wait_for
+from jaxrl_hpc.comm.waiting import Stalled, wait_for
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 ITEMS, ITEM_BYTES, CAPACITY = 12, 1000, 4
 TRIES, BUSY_SECONDS = 3, 0.12
-DEADLINE_SECONDS = 60.0  # without anything done: a rank of a busy host may not run for seconds
-GRACE_SECONDS = 2.0  # in which a thread can tell itself what it waited for
+DEADLINE_SECONDS = 60.0  # without progress: on a busy host a rank may not run for seconds
+GRACE_SECONDS = 2.0  # time in which the thread can report what it waited for
 LINE = 64  # bytes
 SUM, BITS, FLAGS, DATA = 0, LINE, 2 * LINE, 3 * LINE  # places in the window
 RINGS = DATA + rounded(ITEM_BYTES)
@@ -75,7 +75,7 @@ def examine(comm: Intracomm, kind: Kind = "auto", seconds: float = DEADLINE_SECO
         one.problem: rank for rank, one in reversed(list(enumerate(found))) if one.problem is not None
     }
     if problems:
-        # who failed knows why, then who stands still; the others only waited
+        # report failures first, then stalled ranks; the others only waited
         text = min(
             problems, key=lambda text: (text.startswith("Stalled"), text.startswith("no end"), problems[text])
         )
@@ -83,12 +83,12 @@ def examine(comm: Intracomm, kind: Kind = "auto", seconds: float = DEADLINE_SECO
     late = max(one.reach for one in found) > BUSY_SECONDS / 2
     reached = "reached only while its rank calls MPI" if late else "reached while its rank computes"
     return Verdict(
-        True, late, f"{found[0].kind} window: data, atomic numbers, bits and a ring right; {reached}"
+        True, late, f"{found[0].kind} window: data, atomic numbers, bits and a ring work; {reached}"
     )
 
 
 class SelfTest:
-    """What one rank does, on a thread; others may look at it meanwhile."""
+    """The test of one rank, on a thread; other threads may inspect it meanwhile."""
 
     def __init__(self, comm: Intracomm, kind: Kind, seconds: float) -> None:
         self.comm, self.kind, self.seconds = comm, kind, seconds
@@ -111,7 +111,7 @@ class SelfTest:
             self._stages()
         except NoWindow as error:  # on all ranks alike, and nothing was made
             self._problem, self._freed = str(error), True
-        except Exception as error:  # whatever goes wrong is the finding
+        except Exception as error:  # any error is a result of the test
             self._problem = self._problem or _described(error)
         self._ended = True
 
@@ -124,11 +124,12 @@ class SelfTest:
         for stage in stages:
             self.stage = f"stage {stage.__name__}"
             self._progress()
+            stalled = False
             try:
                 stage()
             except Exception as error:
-                self._problem = _described(error)
-            if not self._agree(self._problem is None):
+                self._problem, stalled = _described(error), isinstance(error, Stalled)
+            if not self._agree(self._problem is None, GRACE_SECONDS if stalled else self.seconds):
                 break
         self.window.free()
         self._freed = True
@@ -136,18 +137,21 @@ class SelfTest:
     def _progress(self) -> None:
         self.until = time.monotonic() + self.seconds
 
-    def _wait(self, look: Callable[[], bool], what: str) -> None:
+    def _wait(self, look: Callable[[], bool], what: str, seconds: float | None = None) -> None:
         self._progress()
-        wait_for(lambda: look() or None, self.seconds, self.rank, what)
+        wait_for(lambda: look() or None, self.seconds if seconds is None else seconds, self.rank, what)
         self._progress()
 
-    def _agree(self, good: bool) -> bool:
-        """Whether all ranks got through this stage; also what a barrier does, without its blocking."""
+    def _agree(self, good: bool, seconds: float) -> bool:
+        """Whether all ranks passed this stage; a barrier without blocking.
+
+        A rank that has already waited in vain for a stuck one waits only briefly here.
+        """
         from mpi4py import MPI
 
         mine, least = np.array([int(good)]), np.empty(1, int)
         request = self.comm.Iallreduce(mine, least, MPI.MIN)
-        self._wait(request.Test, f"the others after {self.stage}")
+        self._wait(request.Test, f"the others after {self.stage}", seconds)
         return bool(least[0])
 
     def data(self) -> None:
@@ -157,7 +161,7 @@ class SelfTest:
         self.window.write(after, DATA, sent)
         self.window.read(after, DATA, back)
         right = np.array_equal(sent, back)
-        _expect(right, f"what was put into the memory of rank {after} came back as other bytes")
+        _expect(right, f"bytes written to the memory of rank {after} were read back differently")
 
     def _bits(self) -> Bitmap:
         return Bitmap(self.window, 0, BITS, min(self.size, 512))
@@ -193,7 +197,7 @@ class SelfTest:
         taken = 0
 
         def move() -> bool:
-            """Puts in what fits, takes what is there; whether anything moved."""
+            """Put items in and take items out as far as possible -> whether anything moved."""
             nonlocal taken
             pushes = out.counts["pushed"] < ITEMS and out.room()
             if pushes:
@@ -202,7 +206,9 @@ class SelfTest:
             if item is not None:
                 data = expected.integers(0, 256, ITEM_BYTES, np.uint8)
                 right = item.number == taken and np.array_equal(item.data, data)
-                _expect(right, f"item {taken} from the ring of rank {into.owner} is not what was put in")
+                _expect(
+                    right, f"item {taken} from the ring of rank {into.owner} differs from what was put in"
+                )
                 taken += 1
             return pushes or item is not None
 
@@ -218,7 +224,8 @@ class SelfTest:
         self._reach(sorted({1, self.size // 2, self.size - 1} - {0, self.size}), [0])
 
     def _reach(self, busy: list[int], reaching: list[int]) -> None:
-        """Busy ranks say so in the memory of those who reach for theirs, and do not call MPI for a while."""
+        """Busy ranks announce this in the memory of those that access theirs, and then do not call MPI for a
+        while."""
         data = np.zeros(LINE, np.uint8)
         seconds: dict[int, list[float]] = {rank: [] for rank in busy}
         for number in range(1, TRIES + 1):

@@ -1,18 +1,18 @@
-"""Actors and learners connected by one-sided memory: who owns which window, who reads it, in which order.
+"""Actors and learners connected by one-sided memory: ownership of windows, readers and order.
 
     rank of every learner   a slot with its parameters                       (versioned_slot.py)
     one rank per actor      a ring with the unrolls of that actor            (ring.py)
     rank 0                  a bit per actor: set while it takes part         (atomics.py)
 
-A ring lies in the memory of its actor, from which learners fetch, or of its actor's learner, into which the
-actor writes and where polling costs nothing. Whose rings a learner reads:
+A ring is in the memory of its actor, from which learners fetch, or of the actor's learner, into which the
+actor writes and where polling is cheap. A learner reads these rings:
 
 - `range`: its own actors', in turn. No two learners read the same ring.
 - `random`: anyone's, in a new random order each time. Learners that read a ring at the same time copy the
   same unroll, and all but one discard it: collisions.
-- with `help`: its own actors', and when there is nothing in them, one unroll from a full ring of another
-  learner, whose actor would have to wait; from any ring once its own actors have ended. Flags tell which
-  actors take part."""
+- with `help`: its own actors', and when these are empty, one unroll from a full ring of another learner,
+  whose actor would have to wait; from any ring once its own actors have ended. Flags mark active actors.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from jaxrl_hpc.errors import UserError
 class RmaOptions(NamedTuple):
     """How windows are used."""
 
-    place: Literal["actor", "learner"]  # whose memory rings lie in
+    place: Literal["actor", "learner"]  # whose memory holds the rings
     rule: Rule = "block"  # on full
     selection: Literal["range", "random"] = "range"  # whose rings a learner reads: its own actors', anyone's
     help: bool = False  # a learner without unrolls takes from full rings of others
@@ -53,7 +53,7 @@ class RmaOptions(NamedTuple):
 
 
 def connect(roles: Roles, sizes: BufferSizes, options: RmaOptions) -> RmaStructures | None:
-    """Collective: windows; None, and one line that says so, if two-sided messages have to do."""
+    """Collective: windows; None, with one line of explanation, if two-sided messages must be used."""
     if options.one_sided == "never":
         return None
     verdict = examine(roles.comm)
@@ -72,15 +72,15 @@ def connect(roles: Roles, sizes: BufferSizes, options: RmaOptions) -> RmaStructu
     if options.one_sided == "required":
         raise UserError(
             f"workflow.one_sided=required, but one-sided memory cannot be used here ({problem}): "
-            "set it to auto to go on with two-sided messages"
+            "set it to auto to use two-sided messages instead"
         )
-    text = f"one-sided memory cannot be used here ({problem}); going on with two-sided messages"
+    text = f"one-sided memory cannot be used here ({problem}); using two-sided messages instead"
     _say(roles, text + _without(roles, options))
     return None
 
 
 def _without(roles: Roles, options: RmaOptions) -> str:
-    """Settings that messages know nothing of, and that would have made a difference."""
+    """Settings without effect on two-sided messages that differ from their defaults."""
     different = {
         f"workflow.when_full={options.rule}": options.rule != "block",
         f"workflow.selection={options.selection}": options.selection != "range" and roles.served > 1,

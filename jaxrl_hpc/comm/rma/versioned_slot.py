@@ -2,12 +2,12 @@
 
     begun   int64: the writer has begun its write number `begun`
     done    int64: write number `done` can be read
-    asking  int64: readers that were overtaken again and again and ask the writer to let them finish
+    asking  int64: readers that were overtaken repeatedly and ask the writer to let them finish
     buffers depth × (version int64, nbytes): write number s lies in buffer s mod depth
 
 The writer never waits. A reader takes `done` = s, copies buffer s mod depth, then looks at `begun`: the copy
-is whole if begun < s + depth, since write s + depth is the first to touch that buffer again and says so
-before it does. Otherwise the reader was overtaken and tries again with what is newest then.
+is whole if begun < s + depth, since write s + depth is the first to reuse that buffer and is announced before
+it starts. Otherwise the reader was overtaken and tries again with the newest value.
 
 A reader that is slower than the writer would retry forever. After a few attempts it asks for time: the writer
 then holds the newest value back until the reader has its copy, and publishes it later (`settle`). A dead or
@@ -30,7 +30,7 @@ HOLD_SECONDS, LONGEST_HOLD = 1.0, 60.0  # that a writer gives readers: at first,
 
 
 class VersionedSlot:
-    """Empty at first. Versions are the writer's own numbers and travel with the data."""
+    """Initially empty. Versions are the writer's own numbers and are stored with the data."""
 
     def __init__(self, window: Window, owner: int, offset: int, nbytes: int, depth: int = 2) -> None:
         self.window, self.owner, self.offset = window, owner, offset
@@ -52,8 +52,8 @@ class VersionedSlot:
     # -- the writer ----------------------------------------------------------
 
     def write(self, data: np.ndarray, version: int) -> None:
-        """Bytes [nbytes] uint8 replace what was there. Only one rank writes, and `data` stays as it is: while
-        readers ask for time it is kept, and a later write takes its place."""
+        """Replace the value by bytes [nbytes] uint8. Only one rank writes. `data` must not change: while
+        readers ask for time it is held back, until a later write replaces it."""
         self._aside = (data, version)
         self.settle()
 
@@ -88,7 +88,7 @@ class VersionedSlot:
     # -- readers -------------------------------------------------------------
 
     def fresh(self) -> bool:
-        """Whether there is something that this rank has not read."""
+        """Whether there is a value that this rank has not read."""
         return self._newest() > self._seen
 
     def read(self, out: np.ndarray, seconds: float = 60.0) -> int | None:

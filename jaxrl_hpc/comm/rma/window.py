@@ -1,18 +1,18 @@
 """One-sided memory: every rank can read and write the windows of all others (MPI RMA).
 
 Two kinds with one interface. `network` (Win.Allocate) reaches every rank. `shared` (Win.Allocate_shared) is
-mapped into every process of a node: data is copied by plain loads and stores, and `memory` shows other
-ranks' bytes in place. A number that several ranks change is only ever changed by MPI's atomic operations; one
-that a single rank changes, by `store`, which in shared memory is a plain store: a flush of MPI gives the core
-away, and the data took no flush. Never both on one number.
+mapped into every process of a node: data is copied by plain loads and stores, and `memory` shows other ranks'
+bytes in place. A number that several ranks change is changed only by MPI's atomic operations; one that a
+single rank changes, by `store`, which is a plain store in shared memory: an MPI flush would yield the core.
+Never use both on one number.
 
-What the order of operations rests on: one epoch (Lock_all) for the window's whole life, and every operation
-here is complete at its target when it returns. So data written before a number is published is there for
-everyone who reads that number. Over a network that is what a flush does. In shared memory it is Win.Sync, a
-full memory barrier: before a store, so that no machine, however weakly it orders, shows the number before the
-data, and no load of a copy is still under way when the number gives the memory back; after it, so that what
-the number announces (a write that begins) follows; after a load (`peek`), so that data is not read before the
-number that vouches for it. Numbers are aligned, a load or store of one is a single instruction, and so whole.
+Order of operations: there is one epoch (Lock_all) for the lifetime of the window, and every operation here is
+complete at its target when it returns. So data written before a number is published is visible to all who
+read that number. Over a network a flush ensures this. In shared memory it is Win.Sync, a full memory barrier:
+before a store, so that no machine, however weakly it orders, shows the number before the data, and no load of
+a copy is still under way when the number gives the memory back; after it, so that what the number announces
+(a write that begins) follows; after a load (`peek`), so that data is not read before the number that vouches
+for it. Numbers are aligned, a load or store of one is a single instruction, and so whole.
 
 Atomic numbers are int64 for add, min, max and replace; int32 for bits and compare-and-swap, whose 64-bit
 forms crash or get lost on some MPI libraries.
@@ -38,16 +38,16 @@ SHARED_FOLDER = "/dev/shm"
 
 
 class NoWindow(UserError):
-    """A window cannot be made. All ranks get it, and can go on together without."""
+    """A window cannot be made. Raised on all ranks, which can continue without it."""
 
 
 def rounded(nbytes: int) -> int:
-    """Up to a whole number of cache lines."""
+    """Rounded up to whole cache lines."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Window:
-    """Bytes of every rank of a communicator, zero at first. Making and freeing one is collective."""
+    """Bytes of every rank of a communicator, initially zero. Making and freeing one is collective."""
 
     def __init__(self, comm: Intracomm, nbytes: int, kind: Kind = "auto") -> None:
         from mpi4py import MPI
@@ -80,7 +80,7 @@ class Window:
         self.operations = 0  # so far, of all kinds
 
     def _check_room(self) -> None:
-        """Refuse what does not fit: touching shared memory that is not there kills the process."""
+        """Refuse windows that do not fit: touching shared memory beyond the limit kills the process."""
         wanted = self.comm.allreduce(self.nbytes)
         free = shutil.disk_usage(SHARED_FOLDER).free if os.path.isdir(SHARED_FOLDER) else wanted
         problem = (
@@ -152,7 +152,7 @@ class Window:
             self._window.Flush(rank)
 
     def store(self, rank: int, offset: int, value: int, bits: Bits = 64) -> None:
-        """A number that only this rank ever changes, after all that was read and written before."""
+        """Store a number that only this rank changes, after all earlier reads and writes."""
         if self.kind != "shared":
             self.atomic("replace", rank, offset, value, bits)
             return
@@ -170,7 +170,7 @@ class Window:
         return self._typed[rank, bits]
 
     def atomic(self, op: str, rank: int, offset: int, value: int = 0, bits: Bits = 64) -> int:
-        """The number that was there before, in one step with sum, min, max, replace, read, or, and."""
+        """Apply sum, min, max, replace, read, or, and atomically -> the previous number."""
         self.operations += 1
         dtype = np.int64 if bits == 64 else np.int32
         given, before = np.array([value], dtype), np.empty(1, dtype)  # both live until the flush
@@ -179,9 +179,9 @@ class Window:
         return int(before[0])
 
     def peek(self, rank: int, offset: int, bits: Bits = 64) -> int:
-        """A number as it is or was a moment ago, to look out for a change; what was written before it changed
-        can be read afterwards. In shared memory a plain load; over a network, where others' operations on our
-        own memory may need us to call MPI, an atomic one."""
+        """The current or a recent value of a number, to poll for a change; data written before the change can
+        be read afterwards. A plain load in shared memory; an atomic operation over a network, where
+        operations of others on our memory may need us to call MPI."""
         if self.kind != "shared":
             return self.atomic("read", rank, offset, bits=bits)
         value = int(self._numbers(rank, bits)[offset * 8 // bits])
@@ -189,7 +189,7 @@ class Window:
         return value
 
     def compare_and_swap(self, rank: int, offset: int, expected: int, value: int) -> bool:
-        """Replace a 32-bit number if it is what is expected; whether it was."""
+        """Replace a 32-bit number if it has the expected value -> whether it had."""
         self.operations += 1
         given, compared = np.array([value], np.int32), np.array([expected], np.int32)
         before = np.empty(1, np.int32)
@@ -206,7 +206,7 @@ class Window:
         self._window.Flush(rank)
 
     def fetch(self, rank: int, offset: int, out: np.ndarray) -> None:
-        """Float32 numbers into out [n], each as it is before or after any `accumulate`, never in between."""
+        """Read float32 numbers into out [n], each from before or after any `accumulate`, never in between."""
         from mpi4py import MPI
 
         self.operations += 1
@@ -218,7 +218,7 @@ class Window:
         self.comm.Barrier()
 
     def free(self) -> None:
-        """Collective: nobody uses it any more."""
+        """Free the window; collective."""
         self.comm.Barrier()
         self._mapped.clear()
         self._typed.clear()

@@ -1,6 +1,6 @@
-"""Annealing of a block copolymer film (EXARL's ExaCH): lead it by temperature to a wanted structure.
+"""Annealing of a block copolymer film (EXARL's ExaCH): control the temperature to reach a target structure.
 
-Nothing heavy is imported here: gymnax comes in when an environment is made.
+Imports nothing heavy: gymnax is imported when an environment is made.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     episode       30 actions, then truncated; it starts from c = 0.005 U(−1, 1) at T = 1, without order
 
 S* is the mean structure at the end of slow annealing runs (`annealed.npz`, by `target.py`), three times as
-long as an episode, from just below the transition down to T = 0.8. Cold films order quickly, but with defects
-and too strongly; hot ones well, but slowly: there is something to gain by going from one to the other.
+long as an episode, from just below the transition down to T = 0.8. Cold films order quickly, but too strongly
+and with defects; hot ones well, but slowly: a schedule of temperatures can beat any constant one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures of an annealing: the film at some moments, its temperature, its structure and the wanted one."""
+"""Pictures of an annealing: the film at several moments, its temperature, its structure and the target."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def episode_figure(episode: AnnealingEpisode, label: str, target: np.ndarray) ->
             axes.set_title(title, fontsize=9, fontweight="normal", color=INK)
         left = figure.add_subplot(grid[1, : len(episode.fields)])
         left.step(np.arange(len(episode.temperature)), episode.temperature, where="pre", color=AGENT)
-        left.set_xlabel("action")
-        left.set_ylabel("temperature")
+        left.set_xlabel("Action")
+        left.set_ylabel("Temperature")
         left.set_ylim(0.0, 1.05)
         left.set_title(f"{label}: return {episode.reward.sum():.3f}")
         right = figure.add_subplot(grid[1, len(episode.fields) :])
-        right.plot(WAVE_NUMBERS, target / target.max(), color=WANTED, label="wanted, S*")
-        right.plot(WAVE_NUMBERS, episode.structure[-1], color=AGENT, label="at the end, S")
-        right.set_xlabel("wave number q (rad per 1/128 of the side)")
-        right.set_ylabel("structure S / max S*")
+        right.plot(WAVE_NUMBERS, target / target.max(), color=WANTED, label="target S*")
+        right.plot(WAVE_NUMBERS, episode.structure[-1], color=AGENT, label="final S")
+        right.set_xlabel("Wave number q (rad per 1/128 of the side)")
+        right.set_ylabel("Structure S / max S*")
         right.set_xlim(0, 1.5)
         right.legend()
     return figure

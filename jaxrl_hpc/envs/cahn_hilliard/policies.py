@@ -1,6 +1,6 @@
-"""What fixed rules reach: constant temperatures, and ramps. An agent has to beat them.
+"""Reference policies that an agent has to beat: constant temperatures, and ramps.
 
-A rule is a wanted temperature for every action; it goes there as quickly as the environment allows.
+A rule is a target temperature for every action, approached as quickly as the environment allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def constant(temperature: float, horizon: int) -> np.ndarray:
 
 
 def ramp(horizon: int, end: float) -> np.ndarray:
-    """Evenly down from 1, [horizon]."""
+    """A linear ramp down from 1, [horizon]."""
     return np.linspace(HOTTEST, end, horizon, dtype=np.float32)
 
 
@@ -35,7 +35,7 @@ def rules(horizon: int) -> dict[str, np.ndarray]:
 
 
 def follow(env: CahnHilliard, wanted: np.ndarray, keys: Array) -> np.ndarray:
-    """Returns of episodes [E] from start states by keys [E], as an evaluation of the environment has them."""
+    """Returns of episodes [E] from start states by keys [E], as in an evaluation."""
     params = env.default_params
 
     @jax.jit
@@ -54,7 +54,7 @@ def follow(env: CahnHilliard, wanted: np.ndarray, keys: Array) -> np.ndarray:
 
 
 class AnnealingEpisode(NamedTuple):
-    """An episode as it was, for pictures."""
+    """A recorded episode, for pictures."""
 
     temperature: np.ndarray  # [T + 1]
     structure: np.ndarray  # [T + 1, 200], divided by the target's maximum

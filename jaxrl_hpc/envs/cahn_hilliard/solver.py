@@ -92,7 +92,7 @@ def advance(
 
 
 def energy(field: Array, coefficients: Film, mean: float = MEAN) -> Array:
-    """∫ (c²−1)²/4 + ε²/2 |∇c|² + σ/2 |∇⁻¹(c − m)|²: what the equation lets fall, at mean m."""
+    """∫ (c²−1)²/4 + ε²/2 |∇c|² + σ/2 |∇⁻¹(c − m)|²: the energy that the equation decreases, at mean m."""
     size = field.shape[-1]
     k2 = jnp.asarray(squared_wave_numbers(size))
     weight = jnp.full(k2.shape, 2.0).at[:, 0].set(1.0)  # the half spectrum stands for both halves

@@ -1,4 +1,4 @@
-"""What a scattering experiment sees of a field: the circularly averaged structure vector.
+"""The circularly averaged structure vector of a field, as a scattering experiment measures it.
 
     S(q) = q ⟨|FFT c|⟩ over directions,   200 values of q from 0 to 2 rad per 1/128 of the side
 

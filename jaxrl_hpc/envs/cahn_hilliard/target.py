@@ -1,4 +1,4 @@
-"""Makes annealed.npz, the structures S* that the environment asks for.
+"""Makes annealed.npz, the target structures S* of the environment.
 
     python -m jaxrl_hpc.envs.cahn_hilliard.target
 

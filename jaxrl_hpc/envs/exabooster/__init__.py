@@ -1,6 +1,6 @@
 """ExaBooster: control of the Fermilab Booster's gradient magnet power supply. See docs/exabooster.md.
 
-Nothing heavy is imported here: gymnax comes in when an environment is made.
+Imports nothing heavy: gymnax is imported when an environment is made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make(config: ExaBoosterConfig) -> tuple[ExaBooster, EnvParams]:
 
 
 def make_env(config: ExaBoosterConfig) -> Env:
-    """The environment as workflows take it."""
+    """The environment in the form that workflows use."""
     from jaxrl_hpc.envs.gymnax import from_gymnax
 
     env, params = make(config)

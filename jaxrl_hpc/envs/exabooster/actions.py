@@ -1,7 +1,7 @@
 """Discrete action maps: index -> change of VIMIN in one tick.
 
-EXARL takes the quantiles i/(n+1), i = 1…n, of the regulator's own changes, so that each action is one the
-machine is used to. The default thirty come from the generator; a recording brings its own.
+EXARL takes the quantiles i/(n+1), i = 1…n, of the regulator's own changes, so that each action is in the
+usual range of the machine. The default thirty come from the generator; a recording defines its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIXED_7 = np.array([-5e-3, -1e-3, -1e-4, 0.0, 1e-4, 1e-3, 5e-3])
 
 
 def _interpolate(levels: np.ndarray) -> np.ndarray:
-    """The default map's distribution at other levels; its tails go on with their last slope."""
+    """The default map's distribution at other levels, with linearly extrapolated tails."""
     known = np.arange(1, 31) / 31
     inside = np.interp(levels, known, QUANTILE_30)
     below, above = np.minimum(levels - known[0], 0), np.maximum(levels - known[-1], 0)

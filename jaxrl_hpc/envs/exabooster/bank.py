@@ -1,6 +1,7 @@
-"""Start windows, made once: the regulator's loop after a warm-up, with the generator or in a recording.
+"""Pre-generated start windows: the regulator's loop after a warm-up, with the generator or a recording.
 
-An episode draws a start and then its own noise. The key is fixed, so that everybody's episodes begin alike.
+An episode draws a start and then its own noise. The key is fixed, so that start states are the same for all
+agents.
 """
 
 from __future__ import annotations

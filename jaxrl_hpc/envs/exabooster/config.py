@@ -11,14 +11,16 @@ from jaxrl_hpc.schema import ComponentConfig, static
 
 
 class ExaBoosterConfig(ComponentConfig):
-    """What the environment is made of; `docs/exabooster.md` explains each choice."""
+    """Settings of the environment; `docs/exabooster.md` explains each choice."""
 
     name: Literal["ExaBooster-v0", "ExaBoosterContinuous-v0"] = static(
         "ExaBooster-v0", "discrete changes of VIMIN, or a continuous one"
     )
     actions: str = static("quantile:30", "discrete action map: quantile:N or fixed7")
     delta_max: float = static(0.03, "continuous: VIMIN change of an action of 1", gt=0, le=0.5)
-    model: Literal["generator", "surrogate", "residual"] = static("generator", "what answers the actions")
+    model: Literal["generator", "surrogate", "residual"] = static(
+        "generator", "the plant: fitted generator, learned network, or residuals of a recording"
+    )
     surrogate: str | None = static(None, "file of `jaxrl-hpc surrogate fit`, for model=surrogate")
     recording: str | None = static(None, "BOOSTR CSV file, for model=residual")
     recording_rows: int = static(250_000, "rows read from the recording", ge=1000)
@@ -28,7 +30,7 @@ class ExaBoosterConfig(ComponentConfig):
     stack: int = static(15, "ticks in an observation", ge=1, le=150)
     reward: Literal["abs", "exp", "exp_minus_one"] = static("abs", "−|e|, exp(−5|e|) or exp(−5|e|) − 1")
     horizon: int = static(100, "ticks in an episode", ge=1)
-    legacy: bool = static(False, "EXARL's exit: leaving the start window's VIMIN range ends the episode")
+    legacy: bool = static(False, "EXARL's exit rule: leaving the start window's VIMIN range ends the episode")
     fixed_start: bool = static(False, "every episode starts from the same window, as in EXARL")
     fit: Literal[0, 1, 2] = static(0, "which of the three plant fits")
     domain_randomisation: bool = static(False, "draw one of the three plant fits per episode")

@@ -1,7 +1,7 @@
 """ExaBooster: hold the Booster's minimum magnet current better than its own regulator does.
 
-Each tick (1/15 s) the agent changes VIMIN; three ticks later the current answers. The same noise drives a
-shadow regulator from the same start, so that every episode contains its own honest baseline. The improvement
+Each tick (1/15 s) the agent changes VIMIN; the current responds three ticks later. The same noise drives a
+shadow regulator from the same start, so that every episode contains its own baseline. The improvement
 factor is ΣΣ|e_regulator| / ΣΣ|e_agent| over ticks and episodes; a mean of per-episode ratios would flatter.
 
 Row t of an observation is [VIMIN sent before e_t, e_t, LINFRQ_t, IB_t, MDAT40_t]; oldest row first, flat.

@@ -1,4 +1,4 @@
-"""One episode, tick by tick, of an agent and of the regulator beside it: what the picture shows."""
+"""One episode, tick by tick, of an agent and the shadow regulator, for the picture."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Fitting the surrogate: its data and its training. `gates` says whether it may be used.
+"""Fitting the surrogate: its data and its training. `gates` decides whether it may be used.
 
 Data are trajectories with time as the recurrent axis, cut from the generator's log under the regulator or
-from a recording. Under the regulator v is a function of the past errors, so the response to an action could
-not be told apart; every other generated trajectory therefore dithers v. Training takes crops: the network
-fills its memory for the first ticks, then every prediction counts.
+from a recording. Under the regulator v is a function of past errors, so the response to an action could not
+be identified; every other generated trajectory therefore dithers v. Training takes crops: the network fills
+its memory for the first ticks, then every prediction counts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _mean_square(network: Surrogate, rows: Array, burn_in: int) -> Array:
 def train(
     key: Array, data: Data, settings: Settings, report: Callable[[str], None] = lambda line: None
 ) -> tuple[Surrogate, dict]:
-    """A fitted surrogate and how the fit went. Consumes key."""
+    """A fitted surrogate and the history of the fit. Consumes key."""
     init_key, crop_key = jax.random.split(key)
     network = surrogate.initial(init_key, settings.width, settings.layers)
     warmup = settings.updates // 20 + 1

@@ -1,7 +1,8 @@
-"""What a surrogate has to show before it stands in for the plant.
+"""The tests that a surrogate must pass before it replaces the plant.
 
-One step ahead it must come near the noise floor; running free under the regulator for ten supercycles it must
-look like the data; and it must answer an action as the plant does, which a low one-step error does not imply.
+Its one-step error must be near the noise floor; a free run under the regulator for ten supercycles must have
+the statistics of the data; and it must respond to an action as the plant does, which a low one-step error
+does not imply.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _step_response(network: Surrogate, before: Array, tail: Array) -> Array:
 
 
 def describe(error: np.ndarray) -> dict[str, Any]:
-    """What free runs are compared by. error [ticks, chains]."""
+    """Statistics by which free runs are compared. error [ticks, chains]."""
     low, high = np.percentile(error, [25, 75])
     step = np.abs(np.diff(error, axis=0))
     return {
@@ -113,7 +114,7 @@ def check(key: Array, network: Surrogate, data: Data, reference: np.ndarray) -> 
 
 
 def table(gates: list[Gate]) -> str:
-    """For people, in Markdown."""
+    """A Markdown table."""
     lines = ["| gate | value | accepted | passed |", "|---|---|---|---|"]
     for gate in gates:
         passed = "yes" if gate.passed else "no"

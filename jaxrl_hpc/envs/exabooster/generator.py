@@ -8,8 +8,8 @@ With e = B:IMINER, v = B:VIMIN − B_VIMIN chosen after seeing e_t, and k the su
     d_{t+1} = .999 d_t + σ_d ξ_t
 
 I is the Main Injector's bus current (I:IB), whose ramp disturbs the Booster's supply through the shared power
-line; the burst accompanies the slow-spill flat-top. The plant answers an action only three ticks later, so a
-controller has to predict. The regulator in the machine is a PI:
+line; the burst accompanies the slow-spill flat-top. The plant responds to an action only after three ticks,
+so a controller has to predict. The machine's regulator is a PI controller:
 
     β_t = β_{t−1} + γ e_t,   v_t = −α e_t − β_t
 
@@ -84,7 +84,7 @@ PLANTS = (
 
 @struct.dataclass
 class Machine:
-    """What happens whatever the controller does. All leaves []."""
+    """State that does not depend on the controller. All leaves []."""
 
     phase: Array  # int32 k, in the supercycle
     tick: Array  # int32 t modulo BURST_REPEAT
@@ -96,7 +96,7 @@ class Machine:
 
 @struct.dataclass
 class Loop:
-    """The plant as one controller left it. All leaves [] but for the memory of a learned plant."""
+    """State of the plant under one controller. All leaves [] but for the memory of a learned plant."""
 
     error: Array  # e, not rounded
     inputs: tuple[Array, Array, Array]  # v_{t−1}, v_{t−2}, v_{t−3}
@@ -105,7 +105,7 @@ class Loop:
 
 
 class Signals(NamedTuple):
-    """What arrives in one tick, the same for every controller. All []."""
+    """Inputs of one tick, the same for every controller. All []."""
 
     forcing: Array  # everything added to a·e and the response to v
     noise: Array  # the standard normal w_t inside it
@@ -179,7 +179,7 @@ def initial_machine(key: Array, plant: Plant) -> Machine:
 
 
 def initial_loop() -> Loop:
-    """At rest; the regulator's ticks of the warm-up fill it."""
+    """At rest; the warm-up ticks under the regulator fill it."""
     zero = jnp.zeros(())
     return Loop(error=zero, inputs=(zero, zero, zero), vimin=zero)
 
@@ -206,7 +206,7 @@ def ramp_at(plant: Plant, machine: Machine, ahead: int) -> Array:
 
 
 def advance(key: Array, machine: Machine, plant: Plant) -> tuple[Machine, Signals]:
-    """One tick of everything but the loop. Consumes key."""
+    """One tick of everything outside of the control loop. Consumes key."""
     normal, fraction = _draw(key, 8, 1)
     chance = fraction[0]
     noise, drift, slow_1, slow_2, fast_1, fast_2, white, ripple = (normal[i] for i in range(8))

@@ -1,12 +1,13 @@
-"""Reference controllers: what fixed rules and growing knowledge of the disturbance can reach.
+"""Reference controllers: fixed rules with increasing knowledge of the disturbance.
 
 A minimum-variance controller predicts e_{t+1} and e_{t+2}, which its action cannot change any more, and
 chooses v_t such that the mean of e_{t+3} is zero:
 
     v_t = −(a ê_{t+2} + 10 g3 v_{t−1} + f_{t+3} + d) / (10 g2)
 
-What it knows of d (drift), f (Main Injector phase) and the burst is read from the state, which no agent sees:
-these are yardsticks, not competitors. Åström, "Introduction to Stochastic Control Theory" (1970), chapter 6.
+Its knowledge of d (drift), f (Main Injector phase) and the burst is read from the state, which no agent
+observes: these rules are yardsticks, not competitors. Åström, "Introduction to Stochastic Control Theory"
+(1970), chapter 6.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ RULES: dict[str, Rule] = {
 
 
 def nearest_action(env: ExaBooster, params: EnvParams, change: Array) -> Array:
-    """The action that comes nearest to a wanted change of VIMIN."""
+    """The action nearest to a desired change of VIMIN."""
     if env.config.continuous:
         return jnp.clip(change / params.deltas, -1.0, 1.0)
     return jnp.argmin(jnp.abs(params.deltas - change))

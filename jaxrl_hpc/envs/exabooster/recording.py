@@ -1,15 +1,15 @@
 """Recordings in BOOSTR's CSV format: reading, gap masking, and replay of their residuals.
 
 `read` follows EXARL: take N rows, inf → NaN, drop incomplete rows, shift B:VIMIN by −1 (the value logged at
-t+1 answers the error at t), drop incomplete rows and duplicates. Beyond EXARL it remembers where ticks are
-missing, so that no window spans a gap.
+t+1 answers the error at t), drop incomplete rows and duplicates. Unlike EXARL it tracks missing ticks, so
+that no window spans a gap.
 
 Residual replay is the recommended use of a recording. With u = B:VIMIN − B_VIMIN as logged (u_{t+1} = v_t),
 
     r_t = e_{t+1} − a e_t − 10 (g2 u_{t−1} + g3 u_{t−2})
 
-is what the plant did not explain. Replayed under other actions it gives what would have happened; an agent
-that copies the recording reproduces it.
+is what the plant model does not explain. Replayed under other actions it predicts what would have happened;
+an agent that repeats the recorded actions reproduces the recording.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def write(
 
 
 def read(path: Path | str, max_rows: int, need_set_point: bool) -> Recording:
-    """The first rows of a BOOSTR CSV, cleaned; a clear error where it is not what it should be."""
+    """The first rows of a BOOSTR CSV, cleaned; UserError if the file is invalid."""
     wanted = [*NAMES, *([SET_POINT_NAME] if need_set_point else [])]
     seconds, values = _columns(Path(path), wanted, max_rows)
     values[~np.isfinite(values)] = np.nan
@@ -114,7 +114,7 @@ def read(path: Path | str, max_rows: int, need_set_point: bool) -> Recording:
     step = np.diff(seconds)
     if (step < 0).any():
         raise UserError(
-            f"recording {path}: column time goes back at row {int(np.argmax(step < 0)) + 1}; sort it"
+            f"recording {path}: column time decreases at row {int(np.argmax(step < 0)) + 1}; sort it"
         )
     typical = float(np.median(step))
     if not abs(typical / TICK_SECONDS - 1) < 0.1:
@@ -193,7 +193,7 @@ def window_ends(joined: np.ndarray, before: int, after: int) -> np.ndarray:
 
 
 def residuals(recording: Recording, plant: Plant) -> Residuals:
-    """What the plant does not explain; rows 0 and 1, and those beside a gap, are never replayed."""
+    """Residuals of the plant model; rows 0 and 1, and those next to a gap, are never replayed."""
     assert recording.set_point is not None
     error, u = recording.rows[:, 1], recording.rows[:, 0] - recording.set_point
     residual = np.zeros(len(error))

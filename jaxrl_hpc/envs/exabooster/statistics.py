@@ -1,4 +1,4 @@
-"""Long runs of the generator under the regulator, and the statistics that the recording is known by."""
+"""Long runs of the generator under the regulator, and the published statistics of the recording."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def channel_statistics(x: np.ndarray) -> dict[str, float]:
 
 
 def error_statistics(rows: np.ndarray) -> dict[str, Any]:
-    """rows [ticks, chains, 5] -> what is compared of B:IMINER."""
+    """rows [ticks, chains, 5] -> the statistics of B:IMINER that are compared."""
     error = rows[..., 1]
     low, high = np.percentile(error, [25, 75])
     correlation = {

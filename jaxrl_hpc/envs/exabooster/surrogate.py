@@ -2,9 +2,9 @@
 
 As in EXARL (St. John et al., PRAB 24, 104601, 2021): rows of five channels, with VIMIN the value sent after
 the row's error, go through stacked LSTM layers and a linear layer, which also sees the row itself, to VIMIN,
-IMINER and LINFRQ one tick ahead.
-The environment takes IMINER from it and the channels that nobody controls from the generator. A prediction
-is a mean; free running adds Gaussian noise of the validation residual, without which the error would shrink.
+IMINER and LINFRQ one tick ahead. The environment takes IMINER from it and the channels that nobody controls
+from the generator. A prediction is a mean; free runs add Gaussian noise with the size of the validation
+residual, without which the error would shrink.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def save(path: Path | str, surrogate: Surrogate, report: dict) -> None:
 
 
 def load(path: Path | str) -> tuple[Surrogate, dict]:
-    """What `save` wrote. UserError, and nothing else, if the file is missing, damaged or foreign."""
+    """Load a file of `save`. Only UserError is raised if it is missing, damaged or of another format."""
     if not Path(path).is_file():
         raise UserError(
             f"surrogate {path}: no such file; make one with `jaxrl-hpc surrogate fit --out {path}`"

@@ -1,10 +1,10 @@
-"""A recording of the real machine as transitions, as this environment would have seen them.
+"""A recording of the real machine as transitions of this environment.
 
-Row t of the log has the error e_t and the VIMIN sent before it; `vimin_next` is what was sent after it.
-So the action of tick t is the change vimin_next_t − VIMIN_t, its reward is paid for e_{t+1}, and
-observations are the windows of rows up to t and up to t + 1. Continuous changes beyond `delta_max` are
-cut off there, discrete ones go to the nearest action. Episodes end at gaps of the log, where they are
-cut, and where |e| reaches its limit.
+Row t of the log has the error e_t and the VIMIN sent before it; `vimin_next` is what was sent after it. So
+the action of tick t is the change vimin_next_t − VIMIN_t, its reward is that of e_{t+1}, and observations are
+the windows of rows up to t and up to t + 1. Continuous changes are clipped to `delta_max`, discrete ones
+mapped to the nearest action. Episodes end at gaps of the log, where they are cut, and where |e| reaches its
+limit.
 """
 
 from __future__ import annotations

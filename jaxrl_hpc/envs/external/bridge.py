@@ -1,4 +1,4 @@
-"""An outside simulator as an `Env`: its steps are ordered callbacks out of the compiled program.
+"""An external simulator as an `Env`: its steps are ordered callbacks from the compiled program.
 
 The compiler may neither drop, repeat nor reorder such calls. They cannot be vmapped; a vmap over parts of the
 copies (logical shards) becomes one call of all of them.
@@ -21,10 +21,10 @@ from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, HostHooks, PyTree
 
 
 class ExternalState(NamedTuple):
-    """All that the program knows of the simulator."""
+    """The compiled program's view of the simulator."""
 
     ticket: Array  # [B] uint32, all the same: which simulator
-    obs: PyTree  # [B, …] the last that was seen, for episodes that are cut
+    obs: PyTree  # [B, …] the last observations, for episodes that are cut
 
 
 def seeds_of(keys: Array) -> Array:
@@ -93,7 +93,7 @@ def env_of(host: Host) -> Env:
 def make_external(
     spec: EnvSpec, make: Callable[[int], Simulator], config: ExternalConfig, **more: Any
 ) -> Env:
-    """Training and evaluation of one environment, each with simulators of its own."""
+    """Training and evaluation of one environment, with separate simulators."""
     spec = spec._replace(info_keys=(*spec.info_keys, "dropped"))
     training = env_of(Host(spec, make, config))
     evaluating = env_of(Host(spec, make, config, keep=1))

@@ -1,7 +1,7 @@
-"""A thread that a simulator lives in, and calls into it that give up at a deadline.
+"""A thread that runs a simulator, and calls into it with a deadline.
 
-Callbacks come from whichever of XLA's threads is free; many simulators want to be used by one. A call that
-does not return leaves its thread behind (nothing can end it), and the caller goes on with a new one.
+Callbacks come from any free thread of XLA; many simulators must be used from a single thread. A call that
+does not return leaves its thread behind (it cannot be ended), and the caller continues with a new one.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Caller:
             raise Hung from None
         if isinstance(error, Exception):
             raise error
-        if error is not None:  # a simulator may not end the process: SystemExit is a fault like others
+        if error is not None:  # a simulator must not end the process: SystemExit is a fault like others
             raise Wrong(describe_exception(error)) from None
         return answer
 
     def end(self) -> None:
-        """Lets the thread go, once it has returned."""
+        """End the thread once its call has returned."""
         self._questions.put(None)

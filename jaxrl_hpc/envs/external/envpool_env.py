@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -43,18 +44,25 @@ ROBOTS: dict[Robot, RobotSizes] = {
 
 
 class PoolConfig(ExternalConfig):
-    """What environments of envpool have in common."""
+    """Settings of all envpool environments."""
 
+    max_episode_steps: int = static(1_000, "time limit", ge=1)
     interface: Literal["xla", "callback"] = static(
         "xla", "steps in training: by envpool's foreign function calls, or by Python callbacks"
     )
+    threads: int = static(
+        1, "of the simulators, which changes no result; 0: as many as the program has (`run.threads`)", ge=0
+    )
+
+    def pool_settings(self) -> dict[str, int]:
+        threads = self.threads or int(os.environ.get("NPROC", "1"))  # XLA's own name for its pool's size
+        return {"max_episode_steps": self.max_episode_steps, "num_threads": threads}
 
 
 class LanderConfig(PoolConfig):
     """Landing softly between two flags."""
 
     name: Lander = "LunarLander-v3"
-    max_episode_steps: int = static(1_000, "time limit", ge=1)
 
 
 class RobotConfig(ExternalConfig):
@@ -65,19 +73,26 @@ class RobotConfig(ExternalConfig):
 
 
 class AtariConfig(PoolConfig):
-    """An Atari game with the preprocessing of Mnih et al. (2015): four frames of 84 x 84 greys."""
+    """An Atari game with the preprocessing of Mnih et al. (2015): four greyscale frames of 84 x 84."""
 
     name: Game = "Breakout-Atari"
-    frame_skip: int = static(4, "frames that an action is held; the last two are joined by maximum", ge=1)
-    frame_stack: int = static(4, "grey frames of 84 x 84 that make an observation", ge=1)
-    life_loss: bool = static(True, "a lost life ends the episode for the learner; scores are of whole games")
-    clip_reward: bool = static(True, "the learner sees the sign of rewards; scores are raw")
-    no_op_starts: int = static(30, "most steps without action before a game", ge=1)
-    fire_start: bool = static(True, "press fire after a reset, in games that wait for it")
+    frame_skip: int = static(
+        4, "frames for which an action is repeated; the observation is the maximum of the last two", ge=1
+    )
+    frame_stack: int = static(4, "greyscale frames of 84 x 84 per observation", ge=1)
+    life_loss: bool = static(
+        True, "a lost life ends the episode for the learner; scores are those of whole games"
+    )
+    clip_reward: bool = static(True, "the learner gets the sign of rewards; scores are raw")
+    no_op_starts: int = static(30, "upper bound on no-op steps at the start of a game", ge=1)
+    fire_start: bool = static(True, "press fire after a reset, in games that require it")
     sticky_actions: float = static(
         0.0, "probability that an action is repeated; Machado et al. (2018) ask for 0.25", ge=0, lt=1
     )
     max_episode_steps: int = static(27_000, "time limit of a game, in actions", ge=1)
+    threads: int = static(
+        0, "of the emulators, which changes no result; 0: as many as the program has (`run.threads`)", ge=0
+    )
 
 
 def _assembled(config: PoolConfig, spec: EnvSpec, learning: PoolTask, scoring: PoolTask) -> Env:
@@ -98,13 +113,13 @@ def make_lander(config: LanderConfig) -> Env:
     else:
         bound = np.ones(2, np.float32)
         spec = EnvSpec(config.name, *observation, None, (2,), -bound, bound, limit)
-    task = PoolTask(config.name, {"max_episode_steps": limit})
+    task = PoolTask(config.name, config.pool_settings())
     return _assembled(config, spec, task, task)
 
 
 def make_robot(config: RobotConfig) -> Env:
-    """By callbacks: these observations have 64 bits, which envpool's calls out of the program cannot hand to
-    one of 32, and a step of the physics takes longer than a callback."""
+    """By callbacks: observations have 64 bits, which envpool's foreign calls cannot pass to a 32-bit program,
+    and a physics step takes longer than a callback."""
     sizes = ROBOTS[config.name]
     limit, bound = config.max_episode_steps or sizes.limit, np.full(sizes.action, sizes.bound, np.float32)
     observation = ((sizes.observation,), np.dtype(np.float32))
@@ -118,12 +133,12 @@ def make_atari(config: AtariConfig) -> Env:
     limit = config.max_episode_steps
     spec = EnvSpec(config.name, shape, np.dtype(np.uint8), ACTIONS[config.name], (), None, None, limit)
     settings = {
+        **config.pool_settings(),
         "frame_skip": config.frame_skip,
         "stack_num": config.frame_stack,
         "noop_max": config.no_op_starts,
         "use_fire_reset": config.fire_start,
         "repeat_action_probability": config.sticky_actions,
-        "max_episode_steps": limit,
         "episodic_life": config.life_loss,
         "reward_clip": config.clip_reward,
     }

@@ -1,9 +1,9 @@
 """envpool's simulators (Weng et al. 2022), stepped from the host.
 
-envpool resets a finished copy in the step after, whose action it ignores. Such steps never reach an agent:
-the copies that ended take theirs at once and alone, which envpool allows. A reset by hand would not be the
-same: in Atari games a lost life ends the episode, and envpool's own reset goes on with the next life of the
-game, while a reset by hand begins another game. For a score only the end of the game counts (`whole_games`).
+envpool resets a finished copy in its next step, whose action it ignores. Such steps never reach an agent:
+finished copies take them at once, without the others, which envpool allows. An explicit reset would differ:
+in Atari games a lost life ends the episode, and envpool's own reset continues with the next life, while an
+explicit reset starts a new game. For a score only the end of the game counts (`whole_games`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxrl_hpc.types import EnvSpec
 
 
 class PoolTask(NamedTuple):
-    """An environment of envpool as we use it."""
+    """An envpool environment and its settings."""
 
     id: str  # envpool's name
     settings: dict[str, Any]  # of envpool.make
@@ -42,13 +42,13 @@ def make_pool(task: PoolTask, copies: int, seed: int) -> Any:
 
 
 def reset_some(pool: Any, chosen: np.ndarray) -> np.ndarray:
-    """Starts the chosen copies [B] from nothing -> their observations [K, …], in order of copies."""
+    """Start the chosen copies [B] from scratch -> their observations [K, …], in order of copies."""
     obs, info = pool.reset(np.flatnonzero(chosen).astype(np.int32))
     return obs[np.argsort(info["env_id"])]
 
 
 def go_on(pool: Any, ended: np.ndarray, spec: EnvSpec) -> np.ndarray:
-    """The chosen copies [B], whose episodes have just ended, begin the next -> as `reset_some`."""
+    """Start the next episode of the chosen copies [B], which have just finished one -> as `reset_some`."""
     copies = np.flatnonzero(ended).astype(np.int32)
     ignored = np.zeros((len(copies), *spec.action_shape), spec.action_dtype)
     obs, _, _, _, info = pool.step(ignored, copies)

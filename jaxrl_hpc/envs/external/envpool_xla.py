@@ -1,8 +1,8 @@
 """envpool inside the compiled program, without Python: its XLA interface.
 
     step    a foreign function call into envpool steps all copies (microseconds, not a callback's hundreds)
-    ends    when an episode has ended, a callback has its copy begin the next at once, so that no step of all
-            copies is spent on that
+    ends    when an episode has ended, a callback starts the next one of its copy at once, so that no step
+            of all copies is needed for that
 
 A pool is made, with its seed, when the program is traced, and its address is part of the program: so the
 number of copies is that of the trace. Evaluation has pools of its own (`envpool_simulator.py`). A step that
@@ -32,11 +32,11 @@ from jaxrl_hpc.types import Array, Env, EnvSpec, EnvStep, HostHooks
 
 
 class PoolState(NamedTuple):
-    """What the program knows of the pool."""
+    """The compiled program's view of the pool."""
 
     ticket: Array  # [] uint32: which process's pool; another after a resume
     handle: Array  # [8] uint8: envpool's, through every call, so that they stay in order
-    obs: Array  # [B, …] the last that was seen, for episodes that are cut
+    obs: Array  # [B, …] the last observations, for episodes that are cut
     steps: Array  # [] int32 so far: the host, which is not called for every step, cannot count them
 
 
@@ -71,13 +71,13 @@ class PoolHost(Host):
         return self.pools[copies]
 
     def raw(self, copies: int) -> jax.ShapeDtypeStruct:
-        """Observations as envpool has them."""
+        """Observations in envpool's format."""
         shape = self.spec.obs_shape
         shape = (shape[-1], *shape[:-1]) if self.task.channels_last else shape
         return jax.ShapeDtypeStruct((copies, *shape), self.spec.obs_dtype)
 
     def start_all(self, copies: int) -> np.ndarray:
-        """Resets all copies; further in their random streams each time."""
+        """Reset all copies; each time further along their random streams."""
         with self._telling("resetting it"):
             return reset_some(self.pools[copies].pool, np.ones(copies, bool))
 
@@ -90,7 +90,7 @@ class PoolHost(Host):
         return obs
 
     def attend(self, done: np.ndarray, sane: np.ndarray, steps: Any) -> np.ndarray:
-        """Copies that ended or went wrong start again -> their observations; zeros for others."""
+        """Restart copies that have finished or failed -> their observations; zeros for others."""
         self.steps = int(steps)
         if not sane.all():
             wrong = {int(i): "returned numbers that are not finite" for i in np.flatnonzero(~sane)}
@@ -107,7 +107,7 @@ class PoolHost(Host):
 
     @contextlib.contextmanager
     def _telling(self, doing: str) -> Iterator[None]:
-        """Faults become the host's one sentence: a callback's traceback tells the user nothing."""
+        """Turn faults into one sentence: the traceback of a callback does not help the user."""
         try:
             with self.pulse.busy(doing, max(MAKING_SECONDS, self.config.deadline_seconds)):
                 yield
@@ -115,7 +115,7 @@ class PoolHost(Host):
             self._fail(self._sentence(f"{doing} {describe_exception(error)}"))
 
     def _hung(self, call: Call, step: int) -> None:
-        """In the thread that watches: nothing but the end of the job frees the program."""
+        """In the watching thread: only ending the job can free the program."""
         if call.doing:
             text = f"{call.doing} did not end within {call.seconds:g} s"
         else:
@@ -126,7 +126,7 @@ class PoolHost(Host):
         world().abort(2)
 
     def forget(self) -> None:
-        """Nothing: tickets are those of this process, and the pools are part of its programs."""
+        """No effect: tickets belong to this process, and the pools are part of its programs."""
 
     def close(self) -> None:
         self.pulse.close()

@@ -1,7 +1,7 @@
 """B single Gymnasium environments, stepped one after the other.
 
-What a library does about resets plays no part here: each copy is reset by hand in the step that ended its
-episode. A copy that fails is known by its number, and the others are not touched.
+This does not depend on a library's reset rule: each copy is reset explicitly in the step that ended its
+episode. A copy that fails is identified by its number, and the others are not affected.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Copies:
         return conform(value, self.spec.obs_shape, self.spec.obs_dtype, "an observation")
 
     def _take(self, copy: int, seen: Any, gain: Any, final: np.ndarray, reward: np.ndarray) -> None:
-        """What a step brought into row `copy` of the results."""
+        """Write the result of a step into row `copy`."""
         final[copy] = self._observation(seen)
         reward[copy] = conform(gain, (), np.dtype(np.float32), "a reward")
 
@@ -85,7 +85,7 @@ class Copies:
         found = []
         for i, seed in zip(copies, seeds, strict=True):
             self.busy = i
-            if anew:  # what the old one is like inside nobody knows
+            if anew:  # the internal state of the old one is unknown
                 with contextlib.suppress(*FAULTS):
                     self.envs[i].close()
                 self.envs[i] = self.make()

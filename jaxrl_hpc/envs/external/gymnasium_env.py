@@ -1,4 +1,4 @@
-"""Any Gymnasium environment by its id: LunarLander, a MuJoCo robot, or one's own that was registered."""
+"""Any Gymnasium environment by its id: LunarLander, a MuJoCo robot, or a registered one of your own."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ class Config(ExternalConfig):
     kwargs: dict[str, Setting] = Field(default_factory=dict, description="arguments of gymnasium.make")
     copies: Literal["here", "processes", "vector"] = static(
         "here",
-        "copies one after the other, each in a process of its own, or by the id's own vector environment",
+        "here: one after the other; processes: each in a separate process; vector: the id's own vector class",
     )
     max_episode_steps: int = static(0, "time limit; 0: the id's own", ge=0)
-    mask_from_info: bool = static(False, "info['action_mask'] of every step tells which actions are allowed")
+    mask_from_info: bool = static(
+        False, "use info['action_mask'] of every step as the mask of allowed actions"
+    )
 
 
 def library() -> Any:
@@ -50,7 +52,7 @@ def library() -> Any:
 
 
 def check_id(config: Config) -> None:
-    """UserError for an id that does not exist, with the nearest that does."""
+    """UserError for an unknown id, with the nearest known one."""
     gymnasium = library()
     module, _, name = config.id.rpartition(":")
     if module:
@@ -82,7 +84,7 @@ def _arguments(config: Config) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _making(config: Config) -> Iterator[None]:
-    """Whatever an environment's constructor raises is a sentence that names the setting to look at."""
+    """Turn any error of an environment's constructor into a sentence that names the setting."""
     gymnasium = library()
     try:
         yield
@@ -122,7 +124,7 @@ def make_vector(config: Config, copies: int) -> Any:
 
 
 def describe(config: Config) -> tuple[EnvSpec, Callable[[int], Simulator]]:
-    """What it looks like, and how to make copies of it."""
+    """Its spec, and a function that makes copies of it."""
     check_id(config)
     name = f"gymnasium/{config.id}"
     if config.copies == "vector":

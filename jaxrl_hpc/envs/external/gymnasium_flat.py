@@ -1,4 +1,4 @@
-"""A Gymnasium environment whose observation is one Box, whatever its own are like (envs/layout.py).
+"""A Gymnasium environment with any observation space, flattened to one Box (envs/layout.py).
 
 Dict and Tuple observations, nested or not, become one vector, Discrete and MultiDiscrete ones one-hot. A mask
 of actions may come as the part `action_mask` of an observation, or with every step in `info["action_mask"]`
@@ -50,7 +50,7 @@ def choices(space: Any) -> int:
 
 
 class Flat(gymnasium.Wrapper):
-    """The wrapper; `layout` tells what stands where."""
+    """The wrapper; `layout` gives the place of every part."""
 
     def __init__(self, env: Any, mask_from_info: bool = False) -> None:
         super().__init__(env)

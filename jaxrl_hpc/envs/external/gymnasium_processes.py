@@ -1,7 +1,7 @@
-"""Gymnasium environments in processes of their own, stepped at the same time.
+"""Gymnasium environments in separate processes, stepped at the same time.
 
-Gymnasium's AsyncVectorEnv does the work. What it does not do is to say which copy failed, was killed or
-hangs, and to recover: copies are created again together, after their processes have been ended.
+Uses Gymnasium's AsyncVectorEnv, and adds what that lacks: it identifies copies that failed, were killed or
+hang, and recovers by ending all processes and creating the copies again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from jaxrl_hpc.envs.external.gymnasium_vector import Vector
 from jaxrl_hpc.envs.external.simulator import FAULTS, StepOutcome, Wrong, describe_exception
 from jaxrl_hpc.types import EnvSpec
 
+TOLD_SECONDS = 30.0  # until the end of a process is known
+
 
 class CopyFailed(Exception):
     """(copy, text), out of a process. Gymnasium raises it again with this one as its only argument."""
 
 
 class Named(gymnasium.Wrapper):
-    """Its exceptions say which copy it is, and where they come from: tracebacks stay in the process."""
+    """Adds the copy's number and the origin to exceptions, since tracebacks stay in the process."""
 
     def __init__(self, env: gymnasium.Env, copy: int) -> None:
         super().__init__(env)
@@ -51,7 +53,7 @@ def _named(make: Callable[[], Any], copy: int) -> Named:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without Gymnasium's own words on a failed copy, a traceback among them: ours follow."""
+    """Suppresses Gymnasium's output on a failed copy, such as a traceback: ours follows."""
     level = gymnasium.logger.min_level
     gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
     try:
@@ -100,19 +102,21 @@ class Processes(Vector):
             self.busy, text = error.args[0].args
             raise Wrong(text) from None
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            multiprocessing.connection.wait([p.sentinel for p in self.env.processes], timeout=1.0)
+            # reported by the process that forked it, which may be delayed on a busy machine
+            multiprocessing.connection.wait([p.sentinel for p in self.env.processes], timeout=TOLD_SECONDS)
             ended = {i: p.exitcode for i, p in enumerate(self.env.processes) if p.exitcode is not None}
             self.busy, code = next(iter(ended.items()), (self.busy, "unknown"))
             raise Wrong(f"lost its process (exit code {code})") from None
 
     def kill(self) -> None:
-        """Ends the processes, whatever they do; from any thread."""
+        """End the processes unconditionally; from any thread."""
         for process in self.env.processes:
             process.kill()
-            process.join(1.0)
+        for process in self.env.processes:
+            process.join(TOLD_SECONDS)
         self.env.closed = True
 
     def close(self) -> None:
         with contextlib.suppress(Exception), quiet():
-            self.env.close()  # lets environments close themselves, as far as they still answer
+            self.env.close()  # lets environments close themselves if they still respond
         self.kill()

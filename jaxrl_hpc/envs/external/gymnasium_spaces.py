@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as an `EnvSpec`, and its actions as the library wants them."""
+"""Gymnasium's spaces as an `EnvSpec`, and our actions in the library's format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WITHOUT_LIMIT = 10_000  # steps that an evaluation waits for an episode that has
 
 
 def observation_type(dtype: np.dtype) -> np.dtype:
-    """What we keep: bytes and flags as they are, other numbers in 32 bits."""
+    """Our dtype: bytes and flags unchanged, other numbers in 32 bits."""
     if dtype in (np.dtype(np.uint8), np.dtype(np.bool_)):
         return np.dtype(dtype)
     return np.dtype(np.float32 if dtype.kind == "f" else np.int32)

@@ -1,10 +1,10 @@
-"""Gymnasium's vector environments: all copies in one call, under each of its three autoreset rules.
+"""Gymnasium's vector environments: all copies in one call, for each of its three autoreset rules.
 
-same step   a finished copy comes back reset, its last observation is in info["final_obs"]
+same step   a finished copy is returned reset, with its last observation in info["final_obs"]
 disabled    the copies that ended are reset by a mask
-next step   the step after the end resets and ignores its action. It must not become a transition, and the
-            others cannot be held meanwhile; so each copy is a vector environment of one, which takes
-            that step at once and alone.
+next step   the step after the end resets and ignores its action. It must not become a transition, and
+            the others cannot be paused; so each copy is a vector environment of one, which takes that step
+            at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxrl_hpc.types import EnvSpec
 
 
 def rule_of(env: Any) -> str:
-    """Which rule a vector environment follows; next step is what Gymnasium takes for granted."""
+    """The rule of a vector environment; Gymnasium's default is next step."""
     mode = env.metadata.get("autoreset_mode", "NextStep")
     return str(getattr(mode, "value", mode))
 
@@ -75,7 +75,7 @@ class Vector:
         return StepOutcome(obs, final, reward, terminated, truncated, troubles)
 
     def _take_last(self, last: Any, done: np.ndarray, final: np.ndarray, troubles: dict[int, str]) -> None:
-        """Last observations of copies that ended into `final`; they are as untrusted as all others."""
+        """Write the last observations of finished copies into `final`; they are checked like all others."""
         if last is None or len(last) != self.copies:
             raise Wrong("ended an episode without a last observation in info['final_obs']")
         for i in np.flatnonzero(done):

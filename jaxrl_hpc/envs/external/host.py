@@ -1,9 +1,8 @@
-"""The host's side of outside environments: simulators that stay alive between calls, and their faults.
+"""The host's side of external environments: simulators that stay alive between calls, and their faults.
 
 The program holds a ticket per copy (the first seed of the reset that made them), and the host finds the
-simulator by it. A ticket that it does not know comes out of a checkpoint: the simulator is created again and
-its unfinished episodes are cut: truncated at the last observation that was seen, counted as dropped, and in
-no average.
+simulator by it. An unknown ticket comes from a checkpoint: the simulator is created again and its unfinished
+episodes are cut: truncated at the last observation, counted as dropped, and excluded from averages.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ STARTS = 3  # how often starting a simulator is tried under on_error=reset
 
 
 class SimulatorFailed(Exception):
-    """Ends the program that called; `simulator_failures_told` turns it into a sentence for the user."""
+    """Ends the calling program; `simulator_failures_told` turns it into a sentence for the user."""
 
 
 class StartFailed(Exception):
@@ -42,7 +41,7 @@ class StartFailed(Exception):
 
 
 class Alive(NamedTuple):
-    """A simulator and the thread it lives in."""
+    """A simulator and its thread."""
 
     simulator: Simulator
     call: Caller
@@ -62,7 +61,7 @@ class Host:
         self.seed = 0  # of the run, for simulators that are seeded when they are made
         self.steps = 0
         self.dropped = 0  # episodes given up because of errors
-        self.next_report = 1  # of dropped episodes: when to speak of them again
+        self.next_report = 1  # number of dropped episodes at which to report them again
         self.restarted = 0  # episodes given up because the run was resumed
         self.elsewhere = np.zeros(2, np.int64)  # both, of ranks that act for this one
         self.failure: str | None = None
@@ -71,7 +70,7 @@ class Host:
     # -- called by the program ------------------------------------------------
 
     def reset(self, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(tickets [B], obs [B, …]). A simulator of as many copies is used again where another must go."""
+        """(tickets [B], obs [B, …]). An unneeded simulator with the same number of copies is reused."""
         ticket, copies = int(seeds[0]), len(seeds)
         alive = self.alive.pop(ticket, None)
         if alive is None and len(self.alive) >= self.keep:
@@ -119,7 +118,7 @@ class Host:
     # -- details ----------------------------------------------------------------
 
     def _all_anew(self, number: int, seeds: np.ndarray) -> tuple[np.ndarray, ...]:
-        """What the simulator is like inside nobody knows: another takes its place, all episodes are cut."""
+        """Replace a simulator whose internal state is unknown; all its episodes are cut."""
         self._end(self.alive.pop(number))
         self.alive[number], obs = self._begin(None, seeds)
         return self._cut(obs, range(len(seeds)))
@@ -146,7 +145,7 @@ class Host:
             raise
 
     def _restarted(self, alive: Alive, broken: list[int], seeds: np.ndarray) -> np.ndarray:
-        """First observations of copies that start again, the others untouched."""
+        """First observations of restarted copies; the others are unchanged."""
         for attempt in itertools.count(1):
             try:
                 again = functools.partial(alive.simulator.restart, broken, seeds)
@@ -156,7 +155,7 @@ class Host:
         raise AssertionError
 
     def _another_try(self, error: StartFailed, attempt: int, seeds: np.ndarray) -> np.ndarray:
-        """Other seeds to start with, in case it was the start state; or the end of the run."""
+        """Start with other seeds, in case the start state is the problem; or end the run."""
         if error.final or self.config.on_error == "stop" or attempt == STARTS:
             self._fail(str(error))
         log.warning("%s; trying again", error)
@@ -184,7 +183,7 @@ class Host:
         try:
             alive.call(alive.simulator.close, 1.0)
         except Exception:
-            # what has processes of its own can be ended from here, even while its thread hangs
+            # a simulator with its own processes can be ended from here, even while its thread hangs
             getattr(alive.simulator, "kill", lambda: None)()
         alive.call.end()
 
@@ -208,7 +207,7 @@ class Host:
         )
 
     def _trouble(self, troubles: dict[int, str], given_up: int) -> None:
-        """Stop, or count episodes that are given up and say so: the first, then ever rarer."""
+        """Stop, or count dropped episodes and report them: the first, then less and less often."""
         copies = sorted(troubles)
         which = f"copy {copies[0]}" if len(copies) == 1 else f"copies {', '.join(map(str, copies))}"
         reasons = "; ".join(dict.fromkeys(troubles[i] for i in copies))
@@ -229,22 +228,22 @@ class Host:
         raise SimulatorFailed(text)
 
     def counts(self) -> dict[str, int]:
-        """Episodes that ended otherwise than by their own rules, since the beginning of the run."""
+        """Episodes that did not end by their own rules, since the start of the run."""
         dropped, restarted = (int(x) for x in self.elsewhere + np.array([self.dropped, self.restarted]))
         return {"dropped_episodes": dropped, "restarted_episodes": restarted}
 
     def resume(self, counts: dict[str, int]) -> str:
-        """Goes on counting from a checkpoint; what to tell the user."""
+        """Continue the counts of a checkpoint -> a note for the user."""
         self.forget()
         self.dropped, self.restarted = counts["dropped_episodes"], counts["restarted_episodes"]
         return (
-            f"env {self.spec.name!r} runs outside of the program, with one seed per process, so that no "
-            "checkpoint has it: it is created again, and unfinished episodes are cut, counted "
-            "(restarted_episodes) and begin again"
+            f"env {self.spec.name!r} runs outside of the program, with one seed per process, and is not "
+            "part of checkpoints: it is created again, and unfinished episodes are cut, counted "
+            "(restarted_episodes) and restarted"
         )
 
     def forget(self) -> None:
-        """No simulator is that of a checkpoint, though compiling may have made one with the same ticket."""
+        """Forget simulators made while compiling: none of them belongs to the checkpoint."""
         self.close()
 
     def close(self) -> None:
@@ -260,7 +259,7 @@ def hosts_of(env: Env) -> list[Any]:
 
 
 def given_up_counts(env: Env) -> dict[str, int]:
-    """Episodes of outside simulators that were given up, also in evaluations; nothing for others."""
+    """Dropped episodes of external simulators, including evaluations; empty for other environments."""
     every = [host.counts() for host in hosts_of(env)]
     return {name: sum(counts[name] for counts in every) for name in every[0]} if every else {}
 
@@ -272,8 +271,7 @@ def count_given_up_elsewhere(env: Env, dropped: int, restarted: int) -> None:
 
 @contextlib.contextmanager
 def simulator_failures_told(env: Env) -> Iterator[None]:
-    """Whatever ends the programs inside because a simulator failed is reported as the
-    simulator's failure."""
+    """Reports errors of programs that a failing simulator has ended as failures of the simulator."""
     try:
         yield
     except Exception:
@@ -284,8 +282,8 @@ def simulator_failures_told(env: Env) -> Iterator[None]:
 
 
 class _OwnFailures(logging.Filter):
-    """JAX logs a traceback for every exception in a callback; `simulator_failures_told` says ours in one
-    sentence."""
+    """Filters the traceback that JAX logs for every exception in a callback; `simulator_failures_told`
+    reports ours in one sentence."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], SimulatorFailed))

@@ -10,8 +10,8 @@
         def step(self, action): ...                          # together
         def close(self): ...
 
-`reset` returns an observation, `step` (observation, reward, terminated); what counts is what the first rank
-of the communicator returns. How ranks are divided is in `mpi_ranks.py`.
+`reset` returns an observation, `step` (observation, reward, terminated); the values of the communicator's
+first rank are used. `mpi_ranks.py` divides the ranks.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Config(ExternalConfig):
     name: Literal["mpi_program"] = "mpi_program"
     program: str = static("my_module:Program", "module and class, as module:Class", pattern=r"^[\w.]+:\w+$")
     kwargs: dict[str, Setting] = Field(default_factory=dict, description="arguments of the class")
-    ranks_per_copy: int = static(0, "ranks that one copy spans; 0: all but the one that learns", ge=0)
+    ranks_per_copy: int = static(0, "ranks per copy; 0: all but the learner's", ge=0)
 
 
 class Programs:
-    """A `Simulator` whose copies are parallel programs, dealt out to groups of ranks."""
+    """A `Simulator` whose copies are parallel programs, distributed over groups of ranks."""
 
     busy: int | None = None
     restarts_alone = True
@@ -72,7 +72,7 @@ class Programs:
         return len(self.groups.members)
 
     def _ask(self, what: str, values: dict[int, Any]) -> dict[int, tuple[Any, str]]:
-        """Order something for some copies -> copy -> (answer, problem)."""
+        """Send a command for some copies -> copy -> (answer, problem)."""
         items: list[list[Any]] = [[] for _ in range(self._count)]
         for copy, value in values.items():
             items[copy % self._count].append((copy, value))
@@ -132,7 +132,7 @@ class Programs:
 
 
 def spec_of(config: Config) -> EnvSpec:
-    """From what the class says of itself."""
+    """The spec, from attributes of the class."""
     name, dtype = config.program, np.dtype(np.float32)
     try:
         cls = mpi_ranks.load_program(config.program)

@@ -1,10 +1,10 @@
 """The ranks of a job that an environment's parallel programs run on.
 
     mpirun -n 5 jaxrl-hpc train …         rank 0 learns, ranks 1 to 4 are the environment
-    env.ranks_per_copy=2                  … in two groups of two; copies are dealt out to groups
+    env.ranks_per_copy=2                  … in two groups of two; copies are distributed over groups
 
-Rank 0 tells all ranks of a group what to do, they do it together, and the first of them answers.
-Programs get a communicator of their own (a duplicate of their group's), so that messages do not mix.
+Rank 0 sends commands to all ranks of a group, which execute them together; the first of them answers.
+Programs get their own communicator (a duplicate of their group's), so that messages do not mix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxrl_hpc.user_code import search_working_directory
 
 
 class Order(NamedTuple):
-    """What a group is to do."""
+    """A command for a group."""
 
     what: str  # "make", "reset", "step", "close" or "stop"
     simulator: int  # number of the set of copies
@@ -31,7 +31,7 @@ class Order(NamedTuple):
 
 
 def patient(comm: Any, source: int) -> Any:
-    """What `source` sends. Waits without taking a core, as MPI itself would."""
+    """Receive from `source`, waiting without occupying a core as MPI itself would."""
     pause = 0.0
     while not comm.Iprobe(source=source):
         time.sleep(pause)
@@ -47,9 +47,9 @@ class Groups:
         self.waiting = False
 
     def order(self, what: str, simulator: int, items: list[list[Any]]) -> list[Any]:
-        """The same order to all groups, each with its items -> their answers."""
+        """Send a command to all groups, each with its items -> their answers."""
         if self.waiting:
-            raise Wrong("cannot go on: its ranks still do what they were told before")
+            raise Wrong("cannot continue: its ranks are still busy with the previous command")
         self.waiting = True
         for ranks, mine in zip(self.members, items, strict=True):
             for rank in ranks:
@@ -103,7 +103,7 @@ def groups(per_copy: int) -> Groups:
 
 
 def stop() -> None:
-    """On rank 0, at the end: the other ranks may go."""
+    """On rank 0, at the end: release the other ranks."""
     while _made:
         _made.pop().stop()
 
@@ -116,7 +116,7 @@ def load_program(path: str) -> Any:
 
 
 def serve() -> None:
-    """On all other ranks: do what rank 0 says until it says stop."""
+    """On all other ranks: execute the commands of rank 0 until it sends stop."""
     control, group, _ = _divided(0)
     first = group.Get_rank() == 0
     alive: dict[int, dict[int, Any]] = {}
@@ -158,7 +158,7 @@ def _together(group: Any, function: Callable[[], Any]) -> tuple[Any, str]:
         result = function()
     except (Exception, SystemExit) as error:
         problem = describe_exception(error)
-        # the others may wait for this rank in the middle of the program, and then this is the only trace
+        # the others may wait for this rank inside the program: then this is the only message
         print(f"rank {_world_rank()} of the environment {problem}", file=sys.stderr, flush=True)
     problems = group.gather((_world_rank(), problem))
     if problems is None:

@@ -1,9 +1,9 @@
-"""A deadline for calls that a compiled program makes by itself, and that may never return.
+"""A deadline for foreign calls of a compiled program, which may never return.
 
-Nobody can interrupt such a call. But the program marks in the host's memory when it begins and ends one
-(`pulse.cc`, a microsecond), and a thread looks at these marks: if the same call is seen for too long, it says
-so and ends the process. Only time during which the thread itself ran counts, so that a job which was
-suspended is not ended when it goes on. Without the compiled library there is no deadline.
+Such a call cannot be interrupted. But the program marks its begin and end in the host's memory (`pulse.cc`, a
+microsecond), and a thread checks these marks: if one call takes too long, it reports this and ends the
+process. Only time during which the thread itself ran counts, so that a job is not ended after a suspension.
+Without the compiled library there is no deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEGUN, ENDED, STEP = range(3)  # places of the memory
 
 @functools.cache
 def available() -> bool:
-    """Whether the library is there; loads and registers it the first time."""
+    """Whether the library is available; loads and registers it the first time."""
     return register(LIBRARY, {TARGET: "PulseMark"})
 
 

@@ -1,8 +1,8 @@
-"""What the bridge asks of an outside simulator: B copies that reset themselves in the same step.
+"""The interface of external simulators: B copies that reset themselves in the same step.
 
-Libraries differ in when a finished copy starts again. Whatever a library does, its adapter answers like
-this: `obs` is what to act on next, `final_obs` what the step led to before any reset, and no step is spent on
-resetting. So a step is a transition, always.
+Libraries differ in when a finished copy restarts. Their adapters all behave like this: `obs` is what to act
+on next, `final_obs` the observation before any reset, and no step is spent on resetting. So every step is a
+transition.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from jaxrl_hpc.schema import ComponentConfig, static
 from jaxrl_hpc.types import EnvSpec
 from jaxrl_hpc.user_code import in_one_line as in_one_line
 
-FAULTS = (Exception, SystemExit, KeyboardInterrupt)  # a simulator that wants to end the process has failed
+FAULTS = (Exception, SystemExit, KeyboardInterrupt)  # a simulator that tries to end the process has failed
 
 
 class ExternalConfig(ComponentConfig):
-    """What all outside environments have in common."""
+    """Settings of all external environments."""
 
     on_error: Literal["stop", "reset"] = static(
-        "stop", "a copy that raises, hangs or returns nonsense: stop the run, or drop its episode and go on"
+        "stop",
+        "if a copy raises, hangs or returns invalid values: stop the run, or drop its episode and continue",
     )
-    deadline_seconds: float = static(120.0, "longest time that a step of all copies may take", gt=0)
+    deadline_seconds: float = static(120.0, "time limit of a step of all copies", gt=0)
 
 
 class StepOutcome(NamedTuple):
@@ -41,7 +42,7 @@ class StepOutcome(NamedTuple):
 class Simulator(Protocol):
     """B copies of one environment. Called from one thread only, always the same."""
 
-    busy: int | None  # the copy at work or at fault, where that is known: who is to blame
+    busy: int | None  # the copy at work or at fault, if known
     restarts_alone: bool  # copies can be restarted without the others
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
@@ -57,20 +58,20 @@ class Simulator(Protocol):
 
 
 class Wrong(Exception):
-    """What a simulator returned cannot be used; the text goes on after 'copy 3 of env X '."""
+    """A simulator returned an invalid value; the text continues after 'copy 3 of env X '."""
 
 
 def _array(value: object, what: str) -> np.ndarray:
     try:
         return np.asarray(value)
-    except Exception:  # ragged lists, or whatever an object makes of being asked
-        raise Wrong(f"returned {what} that is no array") from None
+    except Exception:  # ragged lists, or errors of the object's conversion
+        raise Wrong(f"returned {what} that is not an array") from None
 
 
 def _cast(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise Wrong(f"returned {what} of type {array.dtype} instead of {dtype}")
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+    with np.errstate(over="ignore", invalid="ignore"):  # overflows are detected below
         return array.astype(dtype, copy=False)
 
 
@@ -116,7 +117,7 @@ def conform_rows(
 
 
 def conform_flag(value: object, what: str) -> bool:
-    """Whether an episode has ended, or Wrong for anything that is neither yes nor no."""
+    """Whether an episode has ended, or Wrong for anything that is not a boolean."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     array = _array(value, what)

@@ -30,7 +30,7 @@ _TARGETS = {
 
 @functools.cache
 def available() -> bool:
-    """Whether the library is there; loads and registers it the first time."""
+    """Whether the library is available; loads and registers it the first time."""
     return register(LIBRARY, {_target(name): symbol for name, symbol in _TARGETS.items()})
 
 

@@ -2,9 +2,8 @@
 
     handle control messages → wait for room → newest parameters → unroll [T, B] → pack → offer
 
-Two things make it wait on purpose. In lock-step the parameters for unroll s are those after s unrolls have
-been learned from. In a replayed run it asks for the very parameters that made its unroll s when it was
-recorded.
+It waits deliberately in two cases. In lock-step the parameters for unroll s are those after s unrolls have
+been learned from. In a replayed run it requests the parameters that made its unroll s in the recorded run.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class Policies:
 
     def __init__(self, acting: ActorPrograms, lag: int) -> None:
         self._acting, self._lag = acting, lag
-        self._known: deque[tuple[int, np.ndarray]] = deque()  # packed: most are never acted with
+        self._known: deque[tuple[int, np.ndarray]] = deque()  # packed: most are never used
         self._used: tuple[np.ndarray, PyTree] | None = None  # packed and as arrays
         self.newest = -1
 
     def add(self, version: int, buffer: np.ndarray) -> None:
-        self._known.append((version, buffer.copy()))  # the transport will use its own again
+        self._known.append((version, buffer.copy()))  # the transport reuses its buffer
         self.newest = version
         while len(self._known) > 1 and self._known[1][0] <= version - self._lag:
             self._known.popleft()
@@ -64,7 +63,9 @@ class Actor:
         self.roles, self.channel, self.control, self.watchdog = link
         self.acting, self.trace, self.lockstep, self.replayed = acting, trace, lockstep, replayed
         self.learner = self.roles.learner_of(self.roles.number)
-        self.policies = Policies(acting, 0 if replayed else lag)  # what was recorded has its lag already
+        self.policies = Policies(
+            acting, 0 if replayed else lag
+        )  # the recorded schedule already includes the lag
         self.backoff = Backoff()
         self.state: ActorState
         self.message = acting.message.empty()
@@ -78,7 +79,7 @@ class Actor:
         self._compiled = False  # the first unroll takes as long as the compiler does
 
     def begin(self, key: Array) -> None:
-        """Wait for the learner, which may compile for long, and start fresh or from a state."""
+        """Wait for the learner, which may compile for a long time, and start fresh or from a state."""
         self.watchdog.at(f"waiting for the learner, rank {self.learner}, to start", 0, armed=False)
         while (note := self.control.receive()) is None or note.kind != Kind.START:
             if note is not None:
@@ -94,7 +95,7 @@ class Actor:
             self.state = ActorState(self.acting.start(key, np.int32(self.roles.number)), note.extra)
 
     def serve(self, signal: StopRequest) -> bool:
-        """Act until told to stop -> whether the run is finished. A signal's `number` is passed on."""
+        """Act until STOP -> whether the run is finished. A signal's `number` is forwarded."""
         while self.stopped is None:
             self.listen(signal)
             if self.stopped is not None:
@@ -158,7 +159,7 @@ class Actor:
         return False
 
     def wait(self, phase: str) -> None:
-        """Only the beginning of a wait counts as progress: a wait that is too long ends the job."""
+        """Only the start of a wait counts as progress: a wait that is too long ends the job."""
         if not self.backoff.waiting:
             self.watchdog.at(phase, self.state.sequence, often=True)
             self._waiting_since = time.perf_counter()

@@ -1,9 +1,9 @@
 """The order of arrivals, recorded so that an asynchronous run can be repeated.
 
 One line per unroll in the order in which a learner took it: actor, its sequence number, the version of the
-parameters that made it, and whether it was used (1) or dropped as too old (0). Together with the config
-this fixes the run: when it is replayed, actors get for each unroll the parameters of the version recorded
-here, and the learner takes unrolls in this order, whenever they come.
+parameters that made it, and whether it was used (1) or dropped as too old (0). Together with the config this
+determines the run: when it is replayed, actors get for each unroll the parameters of the version recorded
+here, and the learner takes unrolls in this order, whenever they arrive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Actors and learners as processes of their own, connected by non-blocking messages.
+"""Actors and learners in separate processes, connected by non-blocking messages.
 
     actor a:   newest parameters → unroll [T, B] ── message ──→ learner:  queue → iterate → publish ─┐
         ↑───────────────────────── parameters with a version ←────────────────────────────────────────┘

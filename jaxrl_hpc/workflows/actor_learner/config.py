@@ -1,4 +1,4 @@
-"""Settings of actors and learners that are processes of their own, and which of them fit together."""
+"""Settings of actors and learners in separate processes, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from jaxrl_hpc.workflows.config import DistributedConfig
 
 
 class ActorLearnerConfig(DistributedConfig):
-    """Settings of every workflow in which actors and learners are processes of their own."""
+    """Settings of workflows with actors and learners in separate processes."""
 
     replay_unroll: ClassVar[int] = 16  # so that a message is worth its cost
 
-    learners: int = static(1, "ranks that learn: the first ones", ge=1)
+    learners: int = static(1, "number of learners: the first ranks", ge=1)
     actors: int = static(
-        0, "ranks that act, checked against the job; 0: all that do not learn", changeable=True, ge=0
+        0, "number of actors, checked against the job; 0: all ranks that do not learn", changeable=True, ge=0
     )
     learner_mode: Literal["own", "shared"] = static(
-        "own", "several learners: each has actors and a replay of its own, or the first shares batches out"
+        "own",
+        "several learners: own: each has its own actors and replay; shared: the first distributes batches",
     )
     num_envs: int = static(8, "environment copies of each actor", ge=1)
-    unroll_length: int = static(0, "steps of every copy per message; 0: as many as suit the agent", ge=0)
+    unroll_length: int = static(0, "steps of every copy per message; 0: the agent's default", ge=0)
     updates_per_iteration: int = static(1, "replay samples learned from per iteration", ge=1)
     batch_trajectories: int = static(
-        1, "unrolls per iteration: learned from together, or written to the replay at once", ge=1
+        1, "unrolls per iteration: learned from together, or written to the replay together", ge=1
     )
-    in_flight: int = static(1, "unrolls of an actor that may be under way before it waits", ge=1, le=1024)
+    in_flight: int = static(1, "unrolls of an actor that may be in flight before it waits", ge=1, le=1024)
     publish_every: int = static(1, "iterations between new parameters for actors", ge=1)
     average_every: int = static(
         1,
@@ -39,17 +40,17 @@ class ActorLearnerConfig(DistributedConfig):
     )
     overlap: bool = static(
         False,
-        "several learners: means of gradients travel while unrolls are taken; actors lag one update",
+        "several learners: reduce gradients while waiting for unrolls; actors lag by one more update",
     )
     max_lag: int | None = static(None, "unrolls with a larger lag, in learner iterations, are dropped", ge=0)
     actor_lag: int = static(
         0, "act with parameters at least this many versions behind the newest", ge=0, le=10_000
     )
-    lockstep: bool = static(False, "one actor, which waits for the parameters after each of its unrolls")
+    lockstep: bool = static(False, "a single actor, which waits for new parameters after each of its unrolls")
 
     @property
     def cuts_windows(self) -> bool:
-        """The next unroll may be another actor's, or one may be missing before it."""
+        """Whether the next unroll may come from another actor, or one may be missing before it."""
         one_stream = self.actors == 1 and (self.learners == 1 or self.learner_mode == "shared")
         complete = self.max_lag is None and not self.may_lose_unrolls
         return not self.lockstep and not (one_stream and complete)
@@ -73,14 +74,14 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
     instead = ", or workflow.actors=1 if one rank acts and none of its unrolls may be dropped"
     check_windows(agent, replay, config.unroll_length, config.cuts_windows, instead)
     if config.max_lag is not None:
-        # how old a fresh unroll may be: parameters are published now and then, and actors may hold back
+        # possible age of a fresh unroll: parameters are published periodically, and actors may lag
         behind = config.publish_every - 1
         oldest = behind + (config.actor_lag + behind if config.actor_lag else 0)
         if config.max_lag < oldest:
             raise UserError(
                 f"workflow.max_lag: even fresh unrolls can be {oldest} iterations old with publish_every = "
                 f"{config.publish_every} and actor_lag = {config.actor_lag}, so that a learner could "
-                f"wait for ever; set it to {oldest} or more"
+                f"wait forever; set it to {oldest} or more"
             )
     if config.lockstep:
         wanted = {"batch_trajectories": 1, "publish_every": 1, "max_lag": None}
@@ -93,8 +94,8 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
             )
     if config.average_every > 1 and config.learner_mode == "shared":
         raise UserError(
-            "workflow.average_every: learners that share every batch meet at every update; set it to 1, or "
-            "workflow.learner_mode=own"
+            "workflow.average_every: learners that share every batch synchronise at every update; set it "
+            "to 1, or workflow.learner_mode=own"
         )
     if config.overlap:
         _check_overlap(config, agent, replay)

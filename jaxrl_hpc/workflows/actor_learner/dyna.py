@@ -1,12 +1,12 @@
-"""Parallel Dyna: one rank acts in the real environment, the others learn its model and plan with it.
+"""Parallel Dyna: one rank acts in the real environment, the others learn a model and plan with it.
 
     rank N − 1:   real environment ── unrolls ──→ rank 0:  replay ── batches, a part each ──→ ranks 0 … N − 2
         ↑──────────────────── parameters ←── mean of gradients: model, simulated and real batches ←─┘
 
-Acting never waits for planning, and planning does not wait for acting: while no new unroll has come, planners
-go on with batches from the replay, up to `max_updates` per unroll. So the number of simulated steps per real
-one lies between two bounds: K and max_updates batches per unroll, each with the agent's `planning_updates`
-simulated ones (Dyna-Q, agents/dyna_q.py: prioritised sweeping, a trusted model only).
+Acting and planning never wait for each other: until a new unroll arrives, planners continue with batches from
+the replay, up to `max_updates` per unroll. So the number of simulated steps per real one lies between two
+bounds: K and max_updates batches per unroll, each with the agent's `planning_updates` simulated ones (Dyna-Q,
+agents/dyna_q.py: prioritised sweeping, a trusted model only).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Config(ActorLearnerConfig):
 
     name: Literal["dyna"] = "dyna"
     learner_mode: Literal["shared"] = static(
-        "shared", "rank 0 has the replay and gives all planners their part"
+        "shared", "rank 0 has the replay and distributes batches to all planners"
     )
     replay_unroll: ClassVar[int] = 1  # plan with the newest state
     max_updates: int = static(
-        4, "replay samples learned from per unroll at most, while planners wait for the next one", ge=1
+        4, "upper bound on replay samples learned from per unroll, while planners wait for the next one", ge=1
     )
 
     @property
@@ -96,7 +96,7 @@ class Dyna(ActorLearner):
             while self._goes_on(number, extra):
                 extra += 1
                 state, sums = self._programs["plan"](state, sums, jnp.int32(extra))
-                jax.block_until_ready(sums)  # look for unrolls after it, not while it is queued
+                jax.block_until_ready(sums)  # poll for unrolls after it, not while it is queued
             samples += 1 + extra  # an iteration's K samples report one mean
             if self._written:
                 self._written.write(f"{number},{extra}\n")

@@ -1,4 +1,4 @@
-"""What a learner computes with an unroll: the fused workflow's iteration without its acting.
+"""A learner's computation on unrolls: the fused workflow's iteration without acting.
 
     fill     unroll → running statistics → replay
     iterate  fill, then K × (sample, gradient, apply, prioritise); or one batch of unrolls, learned from once
@@ -7,10 +7,10 @@ Lazy writing (PALRL, Zhang et al. 2021): several unrolls of an iteration go into
 its tree is updated once for all of them.
 
 Several learners take every step together, and the mean of their gradients, one flattened message, keeps them
-the same bit for bit. With `average_every` H > 1 each learns alone, and after H iterations all go on from the
+equal bit for bit. With `average_every` H > 1 each learns alone, and after H iterations all continue from the
 mean of their parameters, targets and moments (local SGD; McMahan et al. 2017, Stich 2019).
 
-In mode `own` each learner has its actors and its replay. In mode `shared` the first has all of them and gives
+In mode `own` each learner has its own actors and replay. In mode `shared` the first has all of them and sends
 every learner an equal part of each batch.
 
 Unrolls of different actors do not continue each other, so the last step of an unroll ends the windows that
@@ -54,7 +54,7 @@ def check_windows(agent: Agent, replay: Replay | None, unroll_length: int, cut: 
     mean = agent.needs.length - agent.needs.length * (agent.needs.length - 1) / (2 * unroll_length)
     if mean < 0.9 * agent.needs.length:
         log.warning(
-            "windows of the replay end with their unroll: of %d steps they have %.1f in the mean (metric "
+            "windows of the replay end with their unroll: of %d steps they have %.1f on average (metric "
             "window_used); a longer workflow.unroll_length loses less%s",
             agent.needs.length,
             mean,
@@ -208,7 +208,7 @@ class LearnerPrograms:
         state, trajectory = self._take(state, unrolls, group)
         key = jax.random.fold_in(state.key, state.iteration)
         if group.size > 1 and not group.shared:
-            key = jax.random.fold_in(key, group.number)  # draws of its own
+            key = jax.random.fold_in(key, group.number)  # separate draws
         learn = self._from_replay if self.replay else self._from_trajectory
         learner, memory, metrics = learn(state, trajectory, key, group)
         metrics = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}

@@ -1,11 +1,11 @@
-"""A learner's mailbox: unrolls that have arrived, the order in which they are taken, their staleness.
+"""A learner's mailbox: arrived unrolls, the order in which they are taken, their staleness.
 
     drain → queue → take: too old? dropped and counted : learned from
 
 lag = learner's version at consumption − version that produced the unroll. Messages are taken in the order of
-arrival, or, when a schedule is replayed, in its order. A snapshot asks all actors for their
-states; each answers between two unrolls with the number of those it has sent, and the mailbox drains until
-all of them are here: what was not learned from by then is saved with the checkpoint, and nothing is lost.
+arrival, or, when a schedule is replayed, in its order. A snapshot requests the states of all actors; each
+answers between two unrolls with the number of unrolls it has sent, and the mailbox drains until all of these
+have arrived: those not yet learned from are saved with the checkpoint, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Queued(NamedTuple):
 
 class MailboxRules(NamedTuple):
     max_lag: int | None  # unrolls older than that are dropped
-    history: int  # versions of the parameters to keep, for actors that hold back
+    history: int  # versions of the parameters to keep, for actors with deliberate lag
     given_up: Callable[[int, int], None]  # called with episodes dropped and restarted by an actor
 
 
@@ -59,7 +59,7 @@ class Mailbox:
     Args:
       acting: layouts of messages, parameters and states.
       link: to the learner's actors.
-      saved: their part of the checkpoint that is continued.
+      saved: their part of the checkpoint that is resumed.
       rules: what is dropped, and how many versions are kept.
       schedule: to record or to replay.
       add: the sum of an array over all learners.
@@ -144,7 +144,7 @@ class Mailbox:
     def take(self, count: int, version: int) -> list[UnrollMessage]:
         """The next unrolls to learn from, as views into buffers of their own. Waits for them."""
         found: list[UnrollMessage] = []
-        told = False  # dropped unrolls are no progress: the wait goes on
+        told = False  # dropped unrolls are not progress: the wait continues
         while len(found) < count:
             self.poll(count - len(found) - len(self.queue))
             message = self._pick()
@@ -200,7 +200,7 @@ class Mailbox:
         if self.replayed:
             if entry != self.replayed.next():
                 raise UserError(
-                    f"run.replay_schedule: the run has come to {entry}, but {self.replayed.path} says "
+                    f"run.replay_schedule: the run has reached {entry}, but {self.replayed.path} has "
                     f"{self.replayed.next()}: it belongs to another config, or workflow.max_lag was changed"
                 )
             self.replayed.position += 1
@@ -208,10 +208,10 @@ class Mailbox:
             self.record.add(entry)
 
     def poll(self, room: int) -> None:
-        """Receive messages, no more than needed: the rest is backpressure on the actors."""
+        """Receive no more messages than needed: the rest is backpressure on the actors."""
         for arrival in self.channel.drain(ALL if self.replayed else max(0, room)):
             queued = self._queued(arrival.message)
-            if self.channel.gone is None:  # else what is missing may be with another learner
+            if self.channel.gone is None:  # else a missing one may be with another learner
                 self._lose(queued.actor, self._next[queued.actor], queued.sequence)
                 self._next[queued.actor] = queued.sequence + 1
             self._received[queued.actor] = self._received.get(queued.actor, 0) + 1

@@ -1,8 +1,8 @@
-"""What travels between actors and learners, as trees with fixed layouts (comm/buffers.py).
+"""Messages between actors and learners, as trees with fixed layouts (comm/buffers.py).
 
-message     header, unroll [T, B], initial priorities [T, B] where actors rate their steps
-parameters  what `agent.actor` gives
-state       an actor's environment copies and how far it is: what a checkpoint keeps of it
+message     header, unroll [T, B], initial priorities [T, B] if actors compute them
+parameters  the result of `agent.actor`
+state       an actor's environment copies and counters, as saved in a checkpoint
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UnrollMessage(NamedTuple):
     header: Header
     ended: Episodes  # sums over episodes that ended in the unroll
     trajectory: Transition  # [T, B]
-    priority: PyTree  # [T, B], () if the replay rates new steps itself
+    priority: PyTree  # [T, B], () if the replay sets initial priorities itself
 
 
 class Link(NamedTuple):

@@ -1,9 +1,9 @@
-"""The mean of learners' gradients, on its way while the next unrolls are waited for, unpacked and moved.
+"""Reduces learners' gradients while they wait for, unpack and move the next unrolls.
 
     take unrolls u + 1 ─→ mean of update u has come: apply ─→ gradient u + 1 ─→ send it off, publish ─→ take …
 
-A learner computes what it would without overlap. What it publishes after an iteration lacks that iteration's
-update, so that actors are one update further behind.
+Learners compute the same as without overlap. Parameters published after an iteration lack that iteration's
+update, so that actors lag by one more update.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class TravellingSum:
-    """A sum over learners that is begun and finished. Made by all of them together.
+    """A non-blocking sum over learners. Made collectively.
 
     Args:
       comm: of the learners.
-      ordered: added in order of rank, which takes everybody's numbers; else MPI divides the work
+      ordered: add in order of rank, which gathers all vectors; else MPI divides the work
         (reduce-scatter and all-gather for long vectors).
     """
 
@@ -41,7 +41,7 @@ class TravellingSum:
         return self._request is not None
 
     def begin(self, numbers: Array, beside: PyTree) -> None:
-        """Send [F] float32 off; `beside` is kept for the end."""
+        """Start the sum of [F] float32; `beside` is kept until the end."""
         self._sent, self._beside = np.array(numbers), beside
         if self.ordered:
             self._received = np.empty((self.comm.Get_size(), self._sent.size), np.float32)
@@ -70,7 +70,7 @@ class OverlappedLearning:
     Args:
       gradient: (state, sums, unrolls) -> (state, sums, gradients [F], statistics), compiled.
       apply: (state, sum of gradients [F], statistics) -> state, compiled.
-      travelling: what carries gradients.
+      travelling: the non-blocking sum of gradients.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class OverlappedLearning:
         return state, sums
 
     def arrived(self, state: PyTree) -> PyTree:
-        """Apply the mean that is under way, if any."""
+        """Apply the pending mean, if any."""
         if not self._travelling.under_way:
             return state
         return self._apply(state, *self._travelling.finish())

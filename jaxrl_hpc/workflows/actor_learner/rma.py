@@ -1,10 +1,10 @@
-"""Actors and learners connected by memory that both can reach: every actor has a window, learners fetch.
+"""Actors and learners connected by one-sided memory: every actor has a window, from which learners fetch.
 
     actor:  unroll → ring in its memory ←─ fetch ─ learner:  iterate → slot in its memory ←─ read ─ actors
 
-No messages are sent: an actor puts unrolls into its ring and looks at the learner's slot for newer
-parameters, a learner takes unrolls out of rings. With several learners `selection` says whose rings a learner
-reads (comm/rma/transport.py): `range`, its own actors', or `random`, anyone's, where learners may collide.
+No messages are sent: an actor puts unrolls into its ring and reads newer parameters from the learner's slot,
+a learner takes unrolls from rings. With several learners `selection` determines whose rings a learner reads
+(comm/rma/transport.py): `range`, those of its own actors, or `random`, any, where learners may collide.
 Everything else is as in `async`.
 """
 
@@ -20,16 +20,16 @@ from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
 
 
 class OneSidedConfig(ActorLearnerConfig):
-    """What workflows over windows have in common."""
+    """Settings of workflows with windows."""
 
     one_sided: Literal["auto", "required", "never"] = static(
         "auto",
-        "windows: if they pass a test at the start, or else messages; or end the job; or never",
+        "windows: auto: if they pass a test at the start, else messages; required: or end the job; never",
         changeable=True,
     )
     progress_thread: Literal["auto", "always", "never"] = static(
         "auto",
-        "a thread per rank by which others reach its memory while it computes; auto: if that is needed",
+        "a thread per rank that lets others access its memory while it computes; auto: if needed",
         changeable=True,
     )
 
@@ -39,10 +39,10 @@ class Config(OneSidedConfig):
 
     name: Literal["rma"] = "rma"
     selection: Literal["range", "random"] = static(
-        "range", "several learners: each reads the rings of its own actors, or of any"
+        "range", "several learners: range: each reads the rings of its own actors; random: those of any"
     )
     when_full: Literal["block", "reject", "drop_oldest"] = static(
-        "block", "an actor whose ring is full waits, throws the new unroll away, or the oldest"
+        "block", "if an actor's ring is full: wait, discard the new unroll, or discard the oldest"
     )
 
     @property
@@ -50,14 +50,22 @@ class Config(OneSidedConfig):
         return self.when_full != "block"
 
 
-def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
-    options = RmaOptions(
-        place="actor",
-        rule=config.when_full,
-        selection=config.selection,
-        one_sided=config.one_sided,
-        thread=config.progress_thread,
-        deadline_seconds=config.deadline_seconds,
+def over_windows(
+    config: OneSidedConfig,
+    options: RmaOptions,
+    env: Env,
+    agent: Agent,
+    replay: Replay | None,
+    total_env_steps: int,
+) -> Workflow:
+    """The workflow; `options` are those that its config does not share with others."""
+    options = options._replace(
+        one_sided=config.one_sided, thread=config.progress_thread, deadline_seconds=config.deadline_seconds
     )
     learning, warmup = make_learning(config, env, agent, replay, total_env_steps)
     return ActorLearner(config, one_sided(options), learning, warmup)
+
+
+def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
+    options = RmaOptions(place="actor", rule=config.when_full, selection=config.selection)
+    return over_windows(config, options, env, agent, replay, total_env_steps)

@@ -3,22 +3,19 @@
     actor:  unroll ── write ──→ queue │ learner's memory │ slot ←── read ── actors
                                       └ iterate, publish ┘
 
-A learner has a queue for each actor of its group, and polling them costs nothing; an actor whose queue
-is full waits. A bitmap says which actors take part. A learner that finds its queues empty helps: it takes an
-unroll from a full queue of another group, whose actor would have to wait (`help`). Everything else is as in
-`async`.
+A learner has a queue for each actor of its group, and polling them is cheap; an actor whose queue is full
+waits. A bitmap marks active actors. A learner that finds its queues empty helps: it takes an unroll from a
+full queue of another group, whose actor would have to wait (`help`). Everything else is as in `async`.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from jaxrl_hpc.comm.rma.transport import RmaOptions, one_sided
+from jaxrl_hpc.comm.rma.transport import RmaOptions
 from jaxrl_hpc.schema import static
 from jaxrl_hpc.types import Agent, Env, Replay, Workflow
-from jaxrl_hpc.workflows.actor_learner.config import make_learning
-from jaxrl_hpc.workflows.actor_learner.rma import OneSidedConfig
-from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
+from jaxrl_hpc.workflows.actor_learner.rma import OneSidedConfig, over_windows
 
 
 class Config(OneSidedConfig):
@@ -26,17 +23,11 @@ class Config(OneSidedConfig):
 
     name: Literal["rma_queue"] = "rma_queue"
     help: bool = static(
-        True, "a learner without unrolls takes from full queues of others; once its actors ended, from any"
+        True,
+        "a learner without unrolls takes them from full queues of others; from any after its actors end",
     )
 
 
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
-    options = RmaOptions(
-        place="learner",
-        help=config.help,
-        one_sided=config.one_sided,
-        thread=config.progress_thread,
-        deadline_seconds=config.deadline_seconds,
-    )
-    learning, warmup = make_learning(config, env, agent, replay, total_env_steps)
-    return ActorLearner(config, one_sided(options), learning, warmup)
+    options = RmaOptions(place="learner", help=config.help)
+    return over_windows(config, options, env, agent, replay, total_env_steps)

@@ -1,8 +1,8 @@
-"""Actors and learners as processes of their own, over any transport: one workflow of the contract.
+"""Actors and learners in separate processes over any transport, as a Workflow.
 
 Before `join`, a process can only inspect shapes (as `evaluate` does); `join` makes it a learner or an actor
 of its job. A learner's iteration takes unrolls from its mailbox, calls one program and publishes the
-parameters. An actor (actor.py) is what `assist` runs. One seed per job; rank 0 evaluates and writes; all
+parameters. `assist` runs an actor (actor.py). One seed per job; rank 0 evaluates and writes; all
 learners take every step together.
 """
 
@@ -60,7 +60,7 @@ class ActorLearner(DistributedWorkflow):
     Args:
       config: its settings.
       transport: what connects actors and learners; None: a subclass connects them.
-      learning: what a learner computes.
+      learning: the learner's computation.
       warmup_iterations: iterations of learners that only fill the replay.
     """
 
@@ -123,7 +123,7 @@ class ActorLearner(DistributedWorkflow):
     def join(self, job: Job) -> Role:
         if job.seeds > 1:
             raise UserError(
-                f"run.seeds is {job.seeds}: with actors on ranks of their own a job trains one seed; "
+                f"run.seeds is {job.seeds}: with actors on separate ranks a job trains one seed; "
                 "start a job per seed with run.seed=…"
             )
         roles = self.assign(job.ranks)
@@ -220,12 +220,12 @@ class ActorLearner(DistributedWorkflow):
 
     def check_schedules(self, job: Job, resumed: bool) -> None:
         """Refuse to record or replay a schedule that would not determine the run."""
-        del resumed  # learners go on where a schedule stands
+        del resumed  # learners continue while a schedule waits
         if not (job.record_schedule or job.replay_schedule):
             return
         if self.config.may_lose_unrolls:
             raise UserError(
-                "run.record_schedule, run.replay_schedule: unrolls that were lost are in no schedule: set "
+                "run.record_schedule, run.replay_schedule: lost unrolls are not part of a schedule: set "
                 "workflow.when_full=block"
             )
         if self.channel.gone is not None:

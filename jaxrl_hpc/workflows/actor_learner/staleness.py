@@ -1,4 +1,4 @@
-"""Staleness of unrolls when they were taken, and idle time: sums over a chunk.
+"""Staleness of consumed unrolls, and idle time: sums over a chunk.
 
 Sums are added over learners before they become metrics. Staleness is a histogram whose bins double: columns
 lag/0, lag/1, lag/2_3, lag/4_7, …, the share of consumed unrolls with that lag.

@@ -1,8 +1,8 @@
 """Checkpoints of actors and learners: a consistent snapshot of the whole job.
 
-Learners' states (checkpoint/sharded.py), the actors' environment copies by actor number, and the unrolls
-that were sent and not yet learned from. With fewer actors than before, the states of the others are kept for
-later; new actors start fresh copies with keys of their own.
+Learners' states (checkpoint/sharded.py), the actors' environment copies by actor number, and the unrolls that
+were sent and not yet learned from. With fewer actors than before, the states of the others are kept for
+later; new actors start fresh copies with their own keys.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ActorLearnerStore:
       ranks: the learners.
       directory: of the run's checkpoints.
       keep: how many to keep.
-      snapshot: gives actors' states and messages in flight.
-      resumed: is given those of a checkpoint, and the seconds of the run before it.
-      inspects: whether only learners are wanted, not to train on.
+      snapshot: returns actors' states and messages in flight.
+      resumed: called with those of a checkpoint, and the seconds of the run before it.
+      inspects: whether to restore only learners, for inspection.
     """
 
     def __init__(

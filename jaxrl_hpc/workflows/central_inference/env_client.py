@@ -2,8 +2,8 @@
 
     send what the step led to → wait for an action → step
 
-It has no parameters. After every unroll the server tells it the recurrent carries, so that the state between
-two unrolls, which a checkpoint keeps, is whole here.
+It has no parameters. After every unroll the server sends it the recurrent carries, so that it has the
+complete state between two unrolls, which checkpoints save.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jaxrl_hpc.workflows.central_inference.server import (
 )
 from jaxrl_hpc.workflows.central_inference.server_state import known_of
 
-TELL_SECONDS = 0.5  # waits that are longer are told to the watchdog
+TELL_SECONDS = 0.5  # longer waits are reported to the watchdog
 
 
 def advance(env: Env, state: RolloutState, action: Array) -> tuple[RolloutState, EnvStep]:

@@ -1,10 +1,10 @@
-"""The server of central inference: takes steps, answers with actions in batches, hands out whole unrolls.
+"""The server of central inference: receives steps, answers with actions in batches, returns whole unrolls.
 
-It is the learner's end of a transport (comm/transport.py): `drain` does everything that is due, `publish`
-gives it the parameters that it acts with. A batch is answered when all ranks that can come have come (or as
-many as wanted), or when the first of them has waited long enough.
+It is the learner's end of a transport (comm/transport.py): `drain` does all pending work, `publish` sets the
+parameters that it acts with. A batch is answered when all ranks that can be in it have arrived (or as many as
+requested), or when the first of them has waited long enough.
 
-A rank that has filled an unroll gets no action while the learner has `in_flight` of its unrolls before it; in
+A rank that has completed an unroll gets no action while `in_flight` of its unrolls wait for the learner; in
 lock-step not before its last one has been learned from. The order of answers can be recorded and replayed: a
 batch is then answered with the same parameters and the same ranks in it.
 """
@@ -89,8 +89,8 @@ class InferenceServer:
         self.length = inference.length
         self.params: PyTree = None
         self.version = -1
-        self._came: dict[int, StepReport] = {}  # actor -> step that was not looked at yet
-        self._first = 0.0  # when the first of them came
+        self._came: dict[int, StepReport] = {}  # actor -> unprocessed step
+        self._first = 0.0  # arrival of the first of them
         self._open: dict[int, None] = {}  # actors whose next action is to be chosen, in order
         self._steps = dict.fromkeys(self.actors, 0)  # of the present unroll
         self._sequence = dict.fromkeys(self.actors, 0)

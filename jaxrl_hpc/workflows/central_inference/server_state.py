@@ -1,9 +1,9 @@
-"""What a central inference server knows of its environment ranks, and the programs that change it.
+"""State of a central inference server, and the programs that change it.
 
-    greet     a rank's copies as they are when it begins
-    conclude  steps have come back: transitions, into the rank's unroll
-    choose    actions for what the steps led to
-    finish    a whole unroll, out
+    greet     a rank's copies in their initial state
+    conclude  received steps become transitions in the rank's unroll
+    choose    actions for the next observations
+    finish    return a whole unroll
 
 A rank has a slot: observation, recurrent carry and keys of its copies, and the unroll that is being filled.
 ServerState are rows of arrays; `index` names the rows of a batch, padded with a number beyond the last one.

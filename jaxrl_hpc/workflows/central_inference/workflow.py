@@ -1,10 +1,10 @@
-"""Environments on ranks of their own, the policy in one place: SEED (Espeholt et al. 2020).
+"""Environments on separate ranks, the policy in one place: SEED (Espeholt et al. 2020).
 
     environment rank:  step ── observation, reward, flags ──→ server:  batch → act ── actions ──→ step
                                                               transitions → unrolls → learn
 
-Environment ranks have no parameters, so nothing is published and no rank acts with an old copy: lag only
-accumulates while an unroll is being filled. Recurrent carries live on the server. Everything else, from
+Environment ranks have no parameters, so nothing is published and no rank acts with an old copy: lag
+accumulates only while an unroll is being filled. Recurrent carries live on the server. Everything else, from
 several servers (which average gradients) to checkpoints, is as in `async`.
 """
 
@@ -44,7 +44,9 @@ class Config(ActorLearnerConfig):
 
     name: Literal["central_inference"] = "central_inference"
     inference_batch: int = static(0, "environment ranks answered at once; 0: all of a server's", ge=0)
-    inference_seconds: float = static(1e-3, "the first of a batch waits at most so long for others", ge=0)
+    inference_seconds: float = static(
+        1e-3, "time limit in which the first rank of a batch waits for others", ge=0
+    )
 
 
 class CentralInference(ActorLearner):
@@ -96,8 +98,8 @@ class CentralInference(ActorLearner):
         super().check_schedules(job, resumed)
         if (job.record_schedule or job.replay_schedule) and resumed:
             raise UserError(
-                "run.record_schedule, run.replay_schedule: a resumed run starts those unrolls again that "
-                "were under way, which no schedule shows; start a new run"
+                "run.record_schedule, run.replay_schedule: a resumed run restarts unfinished "
+                "unrolls, which are not part of a schedule; start a new run"
             )
 
     def start(self, state: ActorLearnerState) -> ActorLearnerState:
@@ -125,5 +127,5 @@ class CentralInference(ActorLearner):
 
 def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int) -> Workflow:
     if config.actor_lag:
-        raise UserError("workflow.actor_lag: with central inference nobody has old parameters; set it to 0")
+        raise UserError("workflow.actor_lag: with central inference no rank has old parameters; set it to 0")
     return CentralInference(config, TWO_SIDED, *make_learning(config, env, agent, replay, total_env_steps))

@@ -1,4 +1,4 @@
-"""Settings of gossip, and which of them fit together."""
+"""Settings of gossip, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Config(DistributedConfig):
 
     name: Literal["gossip"] = "gossip"
     topology: Topology = static(
-        "random", "whom a rank averages with: both neighbours on a ring, one rank drawn anew, or all"
+        "random", "partners of a rank: both neighbours on a ring, one random rank per exchange, or all"
     )
     local_updates: int = static(1, "H, iterations between exchanges", ge=1, le=10_000)
-    rate: float = static(1.0, "how far a rank goes towards the mean of itself and its neighbours", gt=0, le=1)
+    rate: float = static(1.0, "fraction of the way towards the mean of a rank and its neighbours", gt=0, le=1)
     staleness: int | None = static(
         None,
-        "exchanges that a neighbour may be behind before a rank waits for it; null: none waits",
+        "exchanges that a neighbour may be behind before a rank waits for it; null: never wait",
         ge=0,
     )
     moments: bool = static(True, "average the optimiser's moments and target networks too")

@@ -1,4 +1,4 @@
-"""A rank's replica of the learner: what of it is averaged, and its state.
+"""A rank's replica of the learner: the averaged part, and its state.
 
 The numbers that are averaged are one vector [P]: parameters first; with `moments` also floating-point numbers
 of target networks and of the optimiser. Counters stay the rank's own.
@@ -40,7 +40,7 @@ class GossipState(NamedTuple):
 
 
 def replicas(agent: Agent, learner: LearnerState, moments: bool) -> tuple[ExchangeScheme, int]:
-    """What workers exchange, and how many of the numbers are parameters; `learner` has shapes."""
+    """The exchanged vector, and how many of its numbers are parameters; `learner` has shapes."""
 
     def parts(learner: LearnerState) -> PyTree:
         return (learner.params, learner.target, learner.opt) if moments else (learner.params,)

@@ -1,18 +1,18 @@
-"""Gossip as one workflow of the contract.
+"""Gossip as a Workflow.
 
 Before `join`, a process can only inspect shapes (as `evaluate` does); `start` connects the ranks. An
-iteration is an exchange of any rank: they take them from a counter, so that a slow one makes fewer and delays
-no other. With bounded `staleness` it is an exchange of every rank. At the end of a chunk all ranks
-synchronise: running statistics are merged, and the mean of all replicas, which is what is evaluated, is taken
+iteration is an exchange of any rank: ranks claim them from a counter, so that a slow one makes fewer and does
+not delay others. With bounded `staleness` it is an exchange of every rank. At the end of a chunk all ranks
+synchronise: running statistics are merged, and the mean of all replicas, which is evaluated, is computed
 together with their distance from it. One seed per job; rank 0 evaluates and writes. Unless staleness is
-bounded, a run may go on with more ranks, which start fresh copies from that mean, or with fewer, whose states
-are then left out.
+bounded, a run may continue with more ranks, which start fresh copies from that mean, or with fewer, dropping
+the states of the others.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -20,10 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_hpc.comm.params.peers import Peers, PeerVector
-from jaxrl_hpc.comm.ranks import Ranks, world
-from jaxrl_hpc.comm.rma.atomics import AtomicCounter
-from jaxrl_hpc.comm.rma.window import Window
-from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.types import (
     Agent,
     Array,
@@ -37,56 +34,37 @@ from jaxrl_hpc.types import (
     Store,
     Workflow,
 )
-from jaxrl_hpc.workflows.actor_learner import learner
-from jaxrl_hpc.workflows.base import WorkflowBase
 from jaxrl_hpc.workflows.gossip.config import Config, check, check_ranks
 from jaxrl_hpc.workflows.gossip.replica import Consensus, GossipState, ReplicaState, replicas
 from jaxrl_hpc.workflows.gossip.schedule import ExchangeRecord, GossipRecorder, GossipReplay
 from jaxrl_hpc.workflows.gossip.topology import average, neighbours
 from jaxrl_hpc.workflows.parameter_server.chunk_metrics import ChunkMetrics
-from jaxrl_hpc.workflows.parameter_server.merge_statistics import reconcile
-from jaxrl_hpc.workflows.parameter_server.worker import WorkerPrograms, WorkerState
+from jaxrl_hpc.workflows.parameter_server.worker import WorkerPrograms
+from jaxrl_hpc.workflows.parameter_server.worker_runtime import WorkerRuntime
 from jaxrl_hpc.workflows.rank_store import RankStore
 
-FOREVER = 1e9  # seconds
 
-
-class Gossip(WorkflowBase):
+class Gossip(WorkerRuntime):
     """The workflow."""
+
+    title = "gossip"
+    members = "ranks"
 
     def __init__(
         self, config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int
     ) -> None:
-        self.config, self.env, self.agent, self.replay = config, env, agent, replay
-        self.ranks = Ranks()  # of the job, once it has been joined
         size = world().size
         check_ranks(config, size)
-        self.sizes = learner.LearnerSettings.of_one_rank(config, total_env_steps)
-        per_iteration = self.sizes.steps_per_iteration
-        self.steps_per_exchange = config.local_updates * per_iteration
+        super().__init__(config, env, agent, replay, total_env_steps, config.local_updates, size)
+        self.config = config
         self.exchanges = 1 if config.staleness is None else size  # of an iteration
         self.steps_per_iteration = self.exchanges * self.steps_per_exchange
-        self.warmup_iterations = -(-replay.min_steps // per_iteration) if replay else 0
-        self.warmup_steps = size * self.warmup_iterations * per_iteration
-        self.total_env_steps = total_env_steps
-        self.job: Job | None = None  # None: this process only inspects
         self.peers: Peers
-        self.claims: AtomicCounter
         self.recorder: GossipRecorder | None = None
         self.replayed: GossipReplay | None = None
         self._seed = 0  # of random neighbours
         self._seen: list[int] = []  # newest version of each rank that was averaged
-        self._worker: WorkerPrograms | None = None
         self._num_params = 0
-        self._programs: dict[str, Callable[..., PyTree]] = {}
-        self._names: list[str] = []
-        self._window: Window
-        self._closed = False
-
-    @property
-    def worker(self) -> WorkerPrograms:
-        assert self._worker is not None, "init comes first"
-        return self._worker
 
     def init(self, key: Array, hypers: PyTree) -> GossipState:
         if self._worker is None:
@@ -121,11 +99,7 @@ class Gossip(WorkflowBase):
     # -- the job -------------------------------------------------------------
 
     def join(self, job: Job) -> Role:
-        if job.seeds > 1:
-            raise UserError(
-                f"run.seeds is {job.seeds}: with gossip a job trains one seed; start a job per seed with "
-                "run.seed=…"
-            )
+        self._check_seeds(job)
         self.job, self.ranks = job, job.ranks
         self._seed = int(np.asarray(jax.random.key_data(job.key)).ravel()[-1])
         return Role(True, self.ranks)
@@ -133,35 +107,26 @@ class Gossip(WorkflowBase):
     def describe(self) -> str:
         return f"{self.ranks.size} rank{'s' if self.ranks.size > 1 else ''}, {self.config.topology} gossip"
 
-    def _at(self, phase: str, number: int) -> None:
-        assert self.job is not None, "join comes first"
-        self.job.watchdog.at(phase, number, often=True)
-
     def start(self, state: GossipState) -> GossipState:
         """Publish the replicas and connect the ranks."""
         if self.job is None:
             return state
-        job, config, comm = self.job, self.config, self.ranks.communicator("workflow gossip")
+        job, comm = self.job, self.ranks.communicator("workflow gossip")
         done = [int(n) for n in self.ranks.everyone(int(state.own.worker.exchanges))[:, 0]]
         degree = len(self._neighbours(0))
         if job.replay_schedule:
             self.replayed = GossipReplay(job.replay_schedule, self.ranks.rank, done, degree)
         if job.record_schedule:
             self.recorder = GossipRecorder(job.folder, self.ranks.rank, done[self.ranks.rank], degree)
-        self.peers = Peers(comm, self.worker.scheme.size, config.deadline_seconds or FOREVER)
+        self.peers = Peers(comm, self.worker.scheme.size, self.deadline)
         self.peers.publish(np.asarray(state.own.published), done[self.ranks.rank])
-        self._seen = done  # what was published before this job counts as averaged
-        self._window = Window(comm, AtomicCounter.NBYTES)
-        self.claims = AtomicCounter(self._window, 0, 0)
+        self._seen = done  # parameters published before this job count as averaged
+        self._share_claims(comm)
         self.ranks.barrier()
         return state
 
-    def close(self, finished: bool) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def _disconnect(self, finished: bool) -> None:
         self.peers.close()
-        self._window.free()
 
     def store(self, directory: Path, keep: int) -> Store:
         new = self._new_rank if self.config.staleness is None else None
@@ -183,19 +148,11 @@ class Gossip(WorkflowBase):
 
     def compile(self, state: GossipState) -> None:
         """Programs for a state of these shapes."""
-        worker, own = self.worker, state.own.worker
-        steps = jax.ShapeDtypeStruct((), jnp.int32)
-        self._names = worker.metric_names(own)
-        sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self._names}
-        self._programs["work"] = jax.jit(worker.work, donate_argnums=(0, 1)).lower(own, sums, steps).compile()
+        self._compile_worker(state.own.worker)
+        install = self.worker.scheme.install
         self._programs["install"] = jax.jit(
-            lambda learner, mean: jax.tree.map(jnp.copy, worker.scheme.install(learner, mean))
+            lambda learner, mean: jax.tree.map(jnp.copy, install(learner, mean))
         )
-        if worker.replay and worker.replay.drawable:
-            share = worker.replay.drawable
-            self._programs["drawable"] = jax.jit(lambda own: share(own.state.replay)).lower(own).compile()
-        if worker.warmup_iterations:
-            self._programs["warmup"] = jax.jit(worker.warmup, donate_argnums=0).lower(own).compile()
 
     def warmup(self, state: GossipState) -> GossipState:
         return state._replace(own=state.own._replace(worker=self._programs["warmup"](state.own.worker)))
@@ -205,16 +162,10 @@ class Gossip(WorkflowBase):
     def step(self, state: GossipState, iterations: int) -> tuple[GossipState, Metrics]:
         begin, own = int(state.shared.iteration) * self.exchanges, state.own
         end = begin + iterations * self.exchanges
-        chunk = ChunkMetrics({name: jnp.float32(0) for name in self._names})
-        if self.ranks.first:
-            self.claims.replace(begin)
-        self.ranks.barrier()
+        chunk = self._begin_chunk(begin)
         for number in self._shares(begin, end):
             own = self._exchange(own, number, chunk)
-        waited = time.perf_counter()
-        self._at("waiting for the other ranks at the end of a chunk", end)
-        self.ranks.barrier()
-        chunk.idle += time.perf_counter() - waited
+        self._end_chunk(end, chunk)
         if self.recorder:
             self.recorder.flush()
         worker = self._merge_statistics(own.worker)
@@ -222,23 +173,11 @@ class Gossip(WorkflowBase):
         updates = int(self.ranks.add(np.array([int(worker.state.learner.step)]))[0])
         learned = self._programs["install"](worker.state.learner, mean)
         learned = learned._replace(progress=jnp.float32(self._steps(end) / self.total_env_steps))
-        metrics = chunk.metrics(self.ranks, self.config.local_updates)
-        metrics["exchanges_alone"] = metrics.pop("dropped_changes")  # no neighbour had anything new
+        metrics = self._metrics(chunk, worker)
+        metrics["exchanges_alone"] = metrics.pop("dropped_changes")  # no neighbour had new parameters
         metrics["consensus_distance"] = jnp.float32(distance)
-        if "drawable" in self._programs:
-            mine = float(self._programs["drawable"](worker))
-            metrics["drawable"] = self.ranks.add(np.array([mine]))[0] / self.ranks.size
         shared = Consensus(learned, state.shared.iteration + iterations, jnp.int32(updates))
         return GossipState(shared, own._replace(worker=worker)), metrics | {"updates": jnp.int32(updates)}
-
-    def _steps(self, exchanges: int) -> int:
-        """Environment steps of all ranks after so many exchanges."""
-        return self.warmup_steps + exchanges * self.steps_per_exchange
-
-    def _merge_statistics(self, worker: WorkerState) -> WorkerState:
-        known = reconcile(self.ranks, worker.state.learner.aux, worker.merged)
-        state = worker.state._replace(learner=worker.state.learner._replace(aux=known))
-        return worker._replace(state=state, merged=jax.tree.map(jnp.copy, known))
 
     def _consensus(self, mine: np.ndarray) -> tuple[np.ndarray, float]:
         """(mean of all replicas [P], √(mean over ranks of ‖x_i − mean‖²) of their parameters); collective."""
@@ -251,11 +190,7 @@ class Gossip(WorkflowBase):
         """This rank's exchanges of a chunk."""
         if self.replayed is not None:
             mine = self.replayed.shares(begin, end)
-            if int(self.ranks.add(np.array([len(mine)]))[0]) != end - begin:
-                raise UserError(
-                    f"run.replay_schedule: it does not have exchanges {begin} to {end}: replay a run of the "
-                    "same config with as many ranks"
-                )
+            self._check_repeated(mine, begin, end)
             yield from mine
         elif self.config.staleness is not None:
             yield from range(begin + self.ranks.rank, end, self.ranks.size)
@@ -268,7 +203,7 @@ class Gossip(WorkflowBase):
         began = time.perf_counter()
         worker = own.worker
         done = int(worker.exchanges)
-        self._at("working", done)
+        self.watchdog.at("working", done, often=True)
         worker, result = self._programs["work"](worker, chunk.sums, np.int32(self._steps(number)))
         mine = np.asarray(result.change)
         worked = time.perf_counter()
@@ -301,7 +236,7 @@ class Gossip(WorkflowBase):
         if bound is None:
             found = self.peers.read(rank, self._seen[rank] + 1)
         else:
-            self._at(f"waiting for rank {rank}", version)
+            self.watchdog.at(f"waiting for rank {rank}", version, often=True)
             found = self.peers.wait_for(rank, version - bound, exact=bound == 0)
             if found.version <= self._seen[rank]:
                 return None

@@ -1,4 +1,4 @@
-"""Recorded exchanges of gossip: which versions of its neighbours every rank averaged, and in which chunk.
+"""Recorded exchanges of gossip: the neighbours' versions that every rank averaged, and the chunks.
 
 A rank's file (actor_learner/arrival_log.py) has for each of its exchanges a line of its own, with the number
 of the exchange among those of all ranks, and a line per neighbour, with the version read from it (`used` 0:

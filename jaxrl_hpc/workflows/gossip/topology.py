@@ -1,4 +1,4 @@
-"""Whom a rank averages with at an exchange."""
+"""The partners of a rank in an exchange."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxrl_hpc.workflows.gossip.config import Topology
 
 
 def neighbours(topology: Topology, rank: int, ranks: int, exchange: int, seed: int) -> list[int]:
-    """Ranks to read from, in order; the same whenever it is asked.
+    """Ranks to read from, in order; deterministic.
 
     Args:
       exchange: the rank's own number of exchanges so far.

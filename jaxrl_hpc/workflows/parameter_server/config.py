@@ -1,4 +1,4 @@
-"""Settings of the parameter server, and which of them fit together."""
+"""Settings of the parameter server, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ class Config(DistributedConfig):
     )
     servers: int = static(1, "rule server: the last ranks, each with a shard of the parameters", ge=1)
     workers: int = static(
-        0, "ranks that act and learn, checked against the job; 0: all others", changeable=True, ge=0
+        0,
+        "number of workers, which act and learn, checked against the job; 0: all other ranks",
+        changeable=True,
+        ge=0,
     )
     optimiser: Literal["worker", "server"] = static(
-        "worker", "whose it is: workers give changes of parameters, or gradients for one optimiser"
+        "worker",
+        "worker: each has its own and pushes changes of parameters; server: one, which gets their gradients",
     )
     local_updates: int = static(1, "H, iterations between exchanges", ge=1, le=10_000)
     num_envs: int = static(8, "environment copies of each worker", ge=1)
     replay: Literal["local", "global"] = static(
-        "local", "each worker's replay holds its own unrolls, or those of all workers"
+        "local", "local: each worker's replay has its own unrolls; global: those of all workers"
     )
     max_lag: int | None = static(None, "changes with a larger lag, in exchanges, are dropped", ge=0)
 
@@ -38,7 +42,7 @@ class Config(DistributedConfig):
 
     @property
     def cuts_windows(self) -> bool:
-        """The next unroll may be another worker's."""
+        """Whether the next unroll may come from another worker."""
         return self.replay == "global"
 
     @property
@@ -63,8 +67,8 @@ def check(config: Config, agent: Agent, replay: Replay | None) -> None:
         )
     if config.optimiser == "server" and config.rule == "server" and config.servers > 1:
         raise UserError(
-            "workflow.servers: gradients are clipped by their norm over all parameters, which no shard "
-            "knows; set it to 1, or workflow.optimiser=worker"
+            "workflow.servers: gradients are clipped by their norm over all parameters, which a "
+            "single shard lacks; set it to 1, or workflow.optimiser=worker"
         )
     if config.servers > 1 and config.rule != "server":
         raise UserError(f"workflow.servers: rule {config.rule!r} has none; use workflow.rule=server")

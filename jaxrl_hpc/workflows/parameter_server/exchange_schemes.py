@@ -1,10 +1,10 @@
-"""What workers of a parameter server exchange, and what is stored centrally.
+"""Data exchanged by workers of a parameter server, and data stored centrally.
 
 deltas     stored: parameters. A worker learns alone, with its own optimiser and target network, and pushes
-           the difference of its parameters. Any rule can add differences, and shards of them.
+           the change of its parameters. Any rule can add changes, and shards of them.
 gradients  stored: parameters, target and optimiser state. A worker pushes the mean of its gradients, and the
-           optimiser takes one step with it where the parameters are (A3C, Gorila). Steps are serialised: by
-           the lock, or by a single server.
+           central optimiser takes one step with it (A3C, Gorila). Steps are serialised: by the lock, or by a
+           single server.
 
 Workers keep their own running statistics; these are merged at the end of every chunk (merge_statistics.py).
 """

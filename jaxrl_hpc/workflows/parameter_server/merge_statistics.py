@@ -1,6 +1,6 @@
 """Running statistics of workers, merged at the end of every chunk.
 
-What a worker has seen since the last merge, as sums around the mean that was merged then,
+A worker's data since the last merge, as sums around the mean of that merge,
 
     n = N − N₀,  s = N (m − c) − N₀ (m₀ − c),  q = M2 + N (m − c)² − M2₀ − N₀ (m₀ − c)²
 
@@ -34,7 +34,7 @@ def _raw(statistics: RunningStats, around: np.ndarray) -> np.ndarray:
 def merged(
     now: PyTree, before: PyTree, common: PyTree, add: Callable[[np.ndarray], np.ndarray], workers: int
 ) -> PyTree:
-    """Statistics of all workers. `common` is the first worker's `before`; numbers that are no RunningStats
+    """Statistics of all workers. `common` is the first worker's `before`; numbers outside of RunningStats
     (errors of a model) become their mean."""
 
     def one(now: PyTree, before: PyTree, common: PyTree) -> PyTree:

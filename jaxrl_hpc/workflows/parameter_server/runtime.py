@@ -1,16 +1,16 @@
-"""Workers, and servers where the rule has them: one workflow of the contract.
+"""Workers, and servers if the rule has them, as a Workflow.
 
-Before `join`, a process can only inspect shapes (as `evaluate` does); `join` makes it a worker or a server
-of its job, `start` puts the parameters where all workers find them. A chunk is a number of exchanges, by
-any workers. At its end all workers synchronise: nothing is in flight then, and the shared parameters can be
-saved. One seed per job; rank 0 evaluates and writes. A run may go on with more workers, which start fresh
-copies from the present parameters, or with fewer, whose states are then left out.
+Before `join`, a process can only inspect shapes (as `evaluate` does); `join` makes it a worker or a server of
+its job, `start` stores the parameters centrally. A chunk is a number of exchanges, by any workers. At its end
+all workers synchronise: nothing is in flight, and the shared parameters can be saved. One seed per job; rank
+0 evaluates and writes. A run may continue with more workers, which start fresh copies from the current
+parameters, or with fewer, dropping the states of the others.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -22,9 +22,6 @@ from jaxrl_hpc.comm.params.exchange import Exchange, ExchangeSettings, WindowExc
 from jaxrl_hpc.comm.params.exchange_log import ExchangeLog
 from jaxrl_hpc.comm.params.server import Client, Server
 from jaxrl_hpc.comm.ranks import Ranks, world
-from jaxrl_hpc.comm.rma.atomics import AtomicCounter
-from jaxrl_hpc.comm.rma.window import Window
-from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.types import (
     Agent,
@@ -47,11 +44,9 @@ from jaxrl_hpc.workflows.actor_learner.arrival_log import (
     ArrivalReplay,
     file_of,
 )
-from jaxrl_hpc.workflows.base import WorkflowBase
 from jaxrl_hpc.workflows.parameter_server import exchange_schemes
 from jaxrl_hpc.workflows.parameter_server.chunk_metrics import ChunkMetrics
 from jaxrl_hpc.workflows.parameter_server.config import Config, check
-from jaxrl_hpc.workflows.parameter_server.merge_statistics import reconcile
 from jaxrl_hpc.workflows.parameter_server.worker import (
     CentralState,
     ParameterServerState,
@@ -59,44 +54,29 @@ from jaxrl_hpc.workflows.parameter_server.worker import (
     WorkerState,
     WorkResult,
 )
+from jaxrl_hpc.workflows.parameter_server.worker_runtime import WorkerRuntime
 from jaxrl_hpc.workflows.rank_store import RankStore
 
-FOREVER = 1e9  # seconds
 
-
-class ParameterServer(WorkflowBase):
+class ParameterServer(WorkerRuntime):
     """The workflow."""
+
+    title = "a parameter server"
+    members = "workers"
 
     def __init__(
         self, config: Config, env: Env, agent: Agent, replay: Replay | None, total_env_steps: int
     ) -> None:
-        self.config, self.env, self.agent, self.replay = config, env, agent, replay
-        self.sizes = learner.LearnerSettings.of_one_rank(config, total_env_steps)
-        per_iteration = self.sizes.steps_per_iteration
+        self.config = config
         self.num_workers = config.acting_ranks(world().size)
-        self.warmup_iterations = -(-replay.min_steps // per_iteration) if replay else 0
-        self.warmup_steps = self.num_workers * self.warmup_iterations * per_iteration
-        self.steps_per_iteration = config.local_updates * per_iteration  # an iteration is an exchange
-        self.total_env_steps = total_env_steps
-        self._worker: WorkerPrograms | None = None
-        self.job: Job | None = None  # None: this process only inspects
-        self.ranks = Ranks()  # of the workers
+        super().__init__(config, env, agent, replay, total_env_steps, config.local_updates, self.num_workers)
+        self.steps_per_iteration = self.steps_per_exchange  # an iteration is an exchange
         self.number = 0  # of this worker
         self.exchange: Exchange
         self.client: Client | None = None  # the same, if there are servers
         self.recorder: ArrivalRecorder | None = None
         self.turns: list[int] | None = None  # replayed: the exchanges that are this worker's
-        self.claims: AtomicCounter
         self.exchange_log: ExchangeLog | None = None
-        self._programs: dict[str, Callable[..., PyTree]] = {}
-        self._names: list[str] = []
-        self._windows: list[Window] = []
-        self._closed = False
-
-    @property
-    def worker(self) -> WorkerPrograms:
-        assert self._worker is not None, "init comes first"
-        return self._worker
 
     def _make_worker(self, hypers: PyTree) -> WorkerPrograms:
         config = self.config
@@ -142,11 +122,7 @@ class ParameterServer(WorkflowBase):
     def join(self, job: Job) -> Role:
         """Become a worker or a server of the job."""
         config, serving, ranks = self.config, self.config.serving, job.ranks
-        if job.seeds > 1:
-            raise UserError(
-                f"run.seeds is {job.seeds}: with a parameter server a job trains one seed; "
-                "start a job per seed with run.seed=…"
-            )
+        self._check_seeds(job)
         workers = ranks.size - serving
         if workers < 1 or (config.workers and config.workers != workers):
             wanted = f"workflow.workers={config.workers or '1 or more'}"
@@ -164,24 +140,19 @@ class ParameterServer(WorkflowBase):
             change=exchange_schemes.change_bytes(self.worker.scheme),
             combine=self.worker.scheme.combine(job.hypers["agent"], self._progress),
             max_lag=config.max_lag,
-            seconds=config.deadline_seconds or FOREVER,
+            seconds=self.deadline,
             ordered=False,
         )
         return Role(works, self.ranks)
 
     def _progress(self, number: int) -> float:
         """Progress of the run after exchange `number`."""
-        return (self.warmup_steps + (number + 1) * self.steps_per_iteration) / self.total_env_steps
+        return self._steps(number + 1) / self.total_env_steps
 
     def describe(self) -> str:
         workers = f"{self.ranks.size} worker{'s' if self.ranks.size > 1 else ''}"
         servers = f" and {self.config.serving} server(s)" if self.config.serving else ""
         return f"{workers}{servers}, rule {self.config.rule}"
-
-    @property
-    def watchdog(self) -> Watchdog:
-        assert self.job is not None, "join comes first"
-        return self.job.watchdog
 
     def assist(self, stop: StopRequest) -> bool:
         """Serve the shard of this rank until worker 0 releases it."""
@@ -228,8 +199,7 @@ class ParameterServer(WorkflowBase):
             self.exchange = self.client
         else:
             self.exchange = WindowExchange(comm, config.rule, self.settings)
-        self._windows = [Window(comm, AtomicCounter.NBYTES)]
-        self.claims = AtomicCounter(self._windows[0], 0, 0)
+        self._share_claims(comm)
         if self.ranks.first:
             data = exchange_schemes.bytes_of(self.worker.scheme, state.shared.central)
             self.exchange.load(data, int(state.shared.number))
@@ -254,16 +224,11 @@ class ParameterServer(WorkflowBase):
     def stop_request(self) -> tuple[int, int]:
         return self.client.signal if self.client else (0, 0)
 
-    def close(self, finished: bool) -> None:
-        """Release the servers; together with all workers."""
-        if self._closed:
-            return
-        self._closed = True
+    def _disconnect(self, finished: bool) -> None:
+        """Release the servers too."""
         if self.client:
             self.client.finished = finished
         self.exchange.close()
-        for window in self._windows:
-            window.free()
 
     def store(self, directory: Path, keep: int) -> Store:
         return RankStore(self.ranks, directory, keep, own="own", new=self._new_worker)
@@ -279,22 +244,10 @@ class ParameterServer(WorkflowBase):
     def compile(self, state: ParameterServerState) -> None:
         """Programs for a state of these shapes."""
         worker = self.worker
+        self._compile_worker(state.own)
         one = worker.learning.unroll_shape(state.own.state.learner, 1)
-        self._names = worker.metric_names(state.own)
-        sums = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in self._names}
-        steps = jax.ShapeDtypeStruct((), jnp.int32)
         several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((worker.iterations, *x.shape), x.dtype), one)
         self._unrolls = BufferLayout.of(several)
-        self._programs["work"] = (
-            jax.jit(worker.work, donate_argnums=(0, 1)).lower(state.own, sums, steps).compile()
-        )
-        if worker.replay and worker.replay.drawable:
-            share = worker.replay.drawable
-            self._programs["drawable"] = (
-                jax.jit(lambda own: share(own.state.replay)).lower(state.own).compile()
-            )
-        if worker.warmup_iterations:
-            self._programs["warmup"] = jax.jit(worker.warmup, donate_argnums=0).lower(state.own).compile()
         if worker.everyone:
             self._programs["absorb"] = (
                 jax.jit(worker.absorb, donate_argnums=0).lower(state.own, several).compile()
@@ -307,17 +260,11 @@ class ParameterServer(WorkflowBase):
         """A chunk of exchanges, by any workers."""
         begin, own = int(state.shared.number), state.own
         end = begin + exchanges
-        chunk = ChunkMetrics({name: jnp.float32(0) for name in self._names})
-        if self.ranks.first:
-            self.claims.replace(begin)
-        self.ranks.barrier()
+        chunk = self._begin_chunk(begin)
         for turn in self._shares(begin, end):
             self.watchdog.at("working", int(own.since))
             own = self._exchange(own, turn, chunk)
-        waited = time.perf_counter()
-        self.watchdog.at("waiting for the other workers at the end of a chunk", end)
-        self.ranks.barrier()
-        chunk.idle += time.perf_counter() - waited
+        self._end_chunk(end, chunk)
         own = self._merge_statistics(self._absorb(own, end))
         central = exchange_schemes.central_of(self.worker.scheme, self.exchange.read())
         if self.recorder:
@@ -326,17 +273,8 @@ class ParameterServer(WorkflowBase):
         mine = int(own.state.learner.step)
         updates = int(step) if step is not None else int(self.ranks.add(np.array([mine]))[0])
         shared = CentralState(central, jnp.int32(end), jnp.int32(updates))
-        metrics = chunk.metrics(self.ranks, self.worker.iterations)
-        if "drawable" in self._programs:
-            mine_drawable = float(self._programs["drawable"](own))
-            metrics["drawable"] = self.ranks.add(np.array([mine_drawable]))[0] / self.ranks.size
+        metrics = self._metrics(chunk, own)
         return ParameterServerState(shared, own), metrics | {"updates": jnp.int32(updates)}
-
-    def _merge_statistics(self, own: WorkerState) -> WorkerState:
-        """Merge the running statistics of all workers."""
-        known = reconcile(self.ranks, own.state.learner.aux, own.merged)
-        state = own.state._replace(learner=own.state.learner._replace(aux=known))
-        return own._replace(state=state, merged=jax.tree.map(jnp.copy, known))
 
     def _shares(self, begin: int, end: int) -> Iterator[int | None]:
         """This worker's exchanges of a chunk: claimed from a counter, or those of a schedule."""
@@ -345,20 +283,15 @@ class ParameterServer(WorkflowBase):
                 yield None
             return
         mine = [turn for turn in self.turns if begin <= turn < end]
-        if int(self.ranks.add(np.array([len(mine)]))[0]) != end - begin:
-            raise UserError(
-                f"run.replay_schedule: it does not have exchanges {begin} to {end}: replay a run of the same "
-                "config with as many workers"
-            )
+        self._check_repeated(mine, begin, end)
         yield from mine
 
     def _exchange(self, own: WorkerState, turn: int | None, chunk: ChunkMetrics) -> WorkerState:
         """Learn locally, push the change, pull the result."""
         began = time.perf_counter()
         since = int(own.since)
-        steps = np.int32(self.warmup_steps + since * self.steps_per_iteration)
         result: WorkResult
-        own, result = self._programs["work"](own, chunk.sums, steps)
+        own, result = self._programs["work"](own, chunk.sums, np.int32(self._steps(since)))
         change = exchange_schemes.change_of(self.worker.scheme, result.change)
         worked = time.perf_counter()
         answer = self.exchange.swap(change, since, turn)

@@ -1,4 +1,4 @@
-"""A worker of a parameter server: acts and learns alone for H iterations, between two exchanges.
+"""A worker of a parameter server: acts and learns alone for H iterations between exchanges.
 
     install parameters → H × ( unroll [T, B] → replay → K × learn ) → change to push
 
@@ -90,7 +90,7 @@ class WorkerPrograms:
         return ParameterServerState(CentralState(central, zeros[2], zeros[3]), own)
 
     def metric_names(self, own: WorkerState) -> list[str]:
-        """What an iteration reports; `own` may have shapes."""
+        """Metrics of an iteration; `own` may have shapes."""
         one = self.learning.unroll_shape(own.state.learner, 1)
         rated: PyTree = ()
         if self.settings.priorities:

@@ -1,4 +1,4 @@
-"""Stages and collectives become one program with its loops: for one device of a rank, or a mesh of many."""
+"""Combines stages and collectives into one program with loops: for one device of a rank, or a mesh."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AS_WRITTEN = {"xla_disable_hlo_passes": "algsimp"}
 
 
 class Driver:
-    """What an iteration is written with; to be called while a program is traced."""
+    """Operations of an iteration; called while a program is traced."""
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
@@ -31,7 +31,7 @@ class Driver:
     def chain(
         self, stages: Sequence[Stage], work: IterationWork, local: ShardWork
     ) -> tuple[IterationWork, ShardWork, PyTree]:
-        """Stages with the collectives after them; also what the last collective brought."""
+        """Run stages with the collectives after them; also returns the result of the last collective."""
         received: PyTree = ()
         for stage in stages:
             work, local, sent = stage.run(work, local, received)
@@ -39,7 +39,7 @@ class Driver:
         return work, local, received
 
     def exchange(self, kind: Kind, sent: PyTree) -> PyTree:
-        """What a stage has sent, as all shards receive it."""
+        """The data sent by a stage, as received by all shards."""
         return self.collectives(kind, sent)
 
     def repeat(
@@ -60,7 +60,7 @@ class CollectiveMessage(NamedTuple):
 
 
 class Once(Driver):
-    """Every loop body once: enough to see shapes, and what is sent how often."""
+    """Run every loop body once, to obtain shapes and the sizes and numbers of messages."""
 
     def __init__(self, collectives: Collectives) -> None:
         super().__init__(collectives)
@@ -116,8 +116,8 @@ class PlacedProgram:
         self._compiled: jax.stages.Compiled | None = None
 
     def compile(self, *args: PyTree) -> None:
-        """Without running it, if processes meet in it: they compile at different speeds. (Programs with
-        mpi4jax cannot be compiled ahead, and wait for each other as long as it takes.)"""
+        """Compile without running, if the program synchronises processes, which compile at different speeds.
+        (Programs with mpi4jax cannot be compiled ahead, and wait for each other without a limit.)"""
         if self._spans_processes and self._compiled is None:
             self._compiled = self._exact.lower(*args).compile()
 

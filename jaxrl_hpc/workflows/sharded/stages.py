@@ -5,9 +5,9 @@
     K × ( offer ─gather→ fetch ─total→ deal out → M × ( gradient ─add→ apply ) → settle )
                 masses         rows                             gradients
 
-The unit of all arithmetic is the logical shard: an update is the mean over shards of the agent's gradient
-on the shard's part of the batch; PPO deals out and standardises within a shard; keys are folded with the
-shard's number. So a layout cannot change what is computed, only, unless `deterministic`, its rounding.
+The unit of all arithmetic is the logical shard: an update is the mean over shards of the agent's gradient on
+the shard's part of the batch; PPO forms minibatches and standardises within a shard; keys are folded with the
+shard's number. So a layout cannot change the computation except, unless `deterministic`, its rounding.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ StageResult = tuple[IterationWork, ShardWork, PyTree]  # what is sent comes last
 
 
 class Stages(NamedTuple):
-    """The chains that drivers put together."""
+    """The chains of stages that drivers combine."""
 
     acting: list[Stage]
-    drawing: list[Stage]  # from all shards as one memory: brings rows
+    drawing: list[Stage]  # from all shards as one memory: returns rows
     sampling: list[Stage]
     learning: list[Stage]
     settling: list[Stage]
@@ -164,7 +164,7 @@ def drawing(together: SharedReplay) -> list[Stage]:
 def sampling(
     settings: ShardedSettings, agent: Agent, replay: Replay | None, together: SharedReplay | None
 ) -> list[Stage]:
-    """Everyone's part of what was drawn (or its own unroll), dealt out to M updates."""
+    """Each shard's part of the drawn batch (or its own unroll), divided into M updates."""
 
     def deal(work: IterationWork, shard: Array, batch: Batch) -> Batch:
         if agent.minibatches is None:
@@ -192,7 +192,9 @@ def sampling(
 
     def deal_out(work: IterationWork, local: ShardWork, rows: Array) -> StageResult:
         own = local.own
-        if settings.draw_ahead:  # nothing below depends on these rows, so they travel while it is computed
+        if (
+            settings.draw_ahead
+        ):  # nothing below depends on these rows, so they are sent during its computation
             rows, work = work.shared.ahead, work._replace(shared=work.shared._replace(ahead=rows))
         batch = together.assemble(first_of(own.replay), rows, work.shared.learner.progress)
         batches = each(
@@ -222,7 +224,7 @@ def gradients(
             if replay:  # the last of several is the one that was drawn; the others may be simulated
                 metrics |= learning.replay_metrics(agent, jax.tree.map(lambda x: x[-1], batches))
             known: PyTree = ()
-            if together:  # its priorities at the places of its draws, for all to know
+            if together:  # its priorities at the places of its draws, for all shards
                 draws = shard + size * jnp.arange(agent.needs.batch_size, dtype=jnp.int32)
                 known = jnp.zeros(size * agent.needs.batch_size, jnp.float32).at[draws].set(info.priority)
             return (grads, metrics, known, info.statistics), info.priority
@@ -261,8 +263,8 @@ def settling(replay: Replay | None, together: SharedReplay | None) -> Callable[.
 
 def reporting(replay: Replay | None) -> Callable[..., StageResult]:
     def report(work: IterationWork, local: ShardWork, _: PyTree) -> StageResult:
-        """What ended, a fingerprint of the learner by which copies that drift apart are found, and what share
-        of each replay can be drawn."""
+        """Finished episodes, a fingerprint of the learner to detect diverged copies, and the drawable share
+        of each replay."""
         mark = jnp.full(local.own.shard.shape, fingerprint(work.shared.learner))
         drawable: PyTree = ()
         if replay and replay.drawable:

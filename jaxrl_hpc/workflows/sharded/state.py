@@ -1,12 +1,12 @@
-"""A run divided into logical shards: its state, and the stages that its iterations are made of.
+"""A run divided into logical shards: its state, and the stages of its iterations.
 
 A stage is the work of one device between two collectives: a function
 
     (work, local, received) -> (work, local, sent)
 
-of what is the same everywhere (`IterationWork`), of what belongs to the device's own shards (`ShardWork`,
-leading axis of shards), and of what the collective before it brought. What it sends has a leading axis of
-shards too. `stages.py` has the stages, `execution.py` makes programs of them.
+of replicated data (`IterationWork`), data of the device's own shards (`ShardWork`, leading axis of shards),
+and the result of the previous collective. The data it sends has a leading axis of shards too. `stages.py` has
+the stages, `execution.py` makes programs of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ShardState(NamedTuple):
 
 
 class ShardedState(NamedTuple):
-    """The whole run, as far as one process holds it."""
+    """One process's part of the whole run."""
 
     shared: ReplicatedState
     own: ShardState

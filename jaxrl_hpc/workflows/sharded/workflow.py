@@ -3,8 +3,8 @@
     shard s of S:   unroll [T, B/S] → add to its replay → K × ( its part of a batch → gradient ) ┐
                          ↑───────────── parameters, the same everywhere ←── apply ←── mean of all ┘
 
-Environment copies, replay, keys and batch are divided into S logical shards; ranks and devices hold
-shards, and which holds which changes nothing (`comm/layout.py`). Parameters are the same everywhere: each
+Environment copies, replay, keys and batch are divided into S logical shards; ranks and devices hold shards,
+and their assignment does not affect the result (`comm/layout.py`). Parameters are the same everywhere: each
 device applies the same mean. Ranks come from the launcher: `mpirun -n N jaxrl-hpc train …` or `srun`. Between
 them, `engine: mpi` has mpi4jax inside programs of one device each, `engine: jax` one program over the devices
 of all (`runtime/engine.py` chooses).
@@ -91,16 +91,17 @@ class Config(WorkflowConfig):
         False, "the same bits on every number of ranks and devices, for some speed; else within rounding"
     )
     replay: Literal["global", "local"] = static(
-        "global", "prioritised batches are drawn from all shards as one memory, or each shard's from its own"
+        "global",
+        "prioritised batches: global: drawn from all shards as one memory; local: by each shard from its own",
     )
     draw_ahead: bool = static(
         False,
-        "replay: global: draw the next batch before this one's priorities are known, so that its rows travel "
-        "while the gradient is computed; priorities are one update old",
+        "replay: global: draw the next batch before this one's priorities are known, so that its rows are "
+        "sent while the gradient is computed; priorities are one update old",
     )
     deadline_seconds: float = static(
         300.0,
-        "a job of several ranks is ended when one of them makes no progress for this long; 0: never",
+        "a job of several ranks ends if one of them makes no progress for this many seconds; 0: never",
         changeable=True,
         ge=0,
     )
@@ -108,7 +109,7 @@ class Config(WorkflowConfig):
 
     @model_validator(mode="after")
     def _devices_hold_shards(self) -> Self:
-        """Said before JAX makes the devices, which takes memory and time."""
+        """Checked before JAX makes the devices, which takes memory and time."""
         if self.devices and self.shards % self.devices:
             raise ValueError(f"devices: {self.devices:,} cannot hold equal parts of {self.shards:,} shards")
         return self
@@ -131,7 +132,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
     config.check_priorities(agent, replay)
     if config.draw_ahead and not (replay and replay.shared and config.replay == "global"):
         raise UserError(
-            "workflow.draw_ahead: only batches of a prioritised replay that is one for all shards travel; "
+            "workflow.draw_ahead: only batches of a prioritised replay over all shards are sent; "
             "set it to false, or use replay.name=prioritised and workflow.replay=global"
         )
     ranks = world()
@@ -157,7 +158,7 @@ def make(config: Config, env: Env, agent: Agent, replay: Replay | None, total_en
 
 
 def check_external(env: Env, config: Config, devices: int) -> None:
-    """Outside simulators belong to a process, and are called once for all its copies."""
+    """External simulators belong to a process, and are called once for all its copies."""
     if not env.external:
         return
     if devices > 1 or config.deterministic:
@@ -247,9 +248,9 @@ class Sharded(WorkflowBase):
         self._run_nothing(self.init(*self._first))
 
     def _run_nothing(self, state: ShardedState) -> ShardedState:
-        """No iterations, in which processes meet and compare their learners.
+        """Run no iterations, to synchronise processes and compare their learners.
 
-        Gloo gives up when a process first comes half a minute later than another, so all compile before.
+        Gloo fails if a process arrives half a minute later than another, so all compile before.
         """
         self._step.compile(state, *self._chunk(state, 0))
         if self.warmup_steps:
@@ -326,7 +327,7 @@ class Sharded(WorkflowBase):
         return self.layout.place((sums, np.int32(iterations)))
 
     def _metric_names(self, state: ShardedState) -> list[str]:
-        """What the agent reports."""
+        """Metrics of the agent."""
         if self._names is None:
             self._names, _ = self.dry_run(state)
         return self._names

@@ -6,26 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxrl_hpc.envs.exabooster import ExaBoosterConfig, actions, channels, make, recording, statistics
-from jaxrl_hpc.envs.exabooster.generator import PLANTS
+from jaxrl_hpc.envs.exabooster import ExaBoosterConfig, actions, channels, make, recording
 from jaxrl_hpc.errors import UserError
 
-TICKS = 3000
-GAP = 1200  # seconds are missing before this row
-
-
-@pytest.fixture(scope="module")
-def log():
-    rows, set_point = statistics.simulate(jax.random.key(0), PLANTS[0], 1, TICKS)
-    return rows[:, 0], set_point[:, 0]
-
-
-@pytest.fixture
-def path(log, tmp_path):
-    seconds = np.arange(TICKS) / 15
-    seconds[GAP:] += 7.0
-    recording.write(tmp_path / "log.csv", *log, seconds)
-    return tmp_path / "log.csv"
+TICKS, GAP = 3000, 1200  # of the recording
 
 
 def _edit(path, change):
@@ -113,7 +97,7 @@ def _words(frame):
         (_nan, "only 0 of 3000 rows are complete"),
         (_fast, "15 Hz"),
         (_words, "not a readable CSV"),
-        (lambda f: f.iloc[::-1], "goes back"),
+        (lambda f: f.iloc[::-1], "decreases"),
         (lambda f: f.assign(time="yesterday"), "neither timestamps nor seconds"),
     ],
 )

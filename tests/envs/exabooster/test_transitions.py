@@ -10,28 +10,13 @@ import pytest
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.config.registry import find
 from jaxrl_hpc.datasets import check_fits
-from jaxrl_hpc.envs.exabooster import ExaBoosterConfig, actions, channels, make, recording, statistics
-from jaxrl_hpc.envs.exabooster.generator import PLANTS
+from jaxrl_hpc.envs.exabooster import ExaBoosterConfig, actions, channels, make, recording
 from jaxrl_hpc.envs.exabooster.transitions import transitions
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runtime.train import train
 
-TICKS, GAP = 900, 400
+TICKS, GAP = 900, 400  # of the recording
 CONTINUOUS = {"name": "ExaBoosterContinuous-v0", "bank_size": 20}
-
-
-@pytest.fixture(scope="module")
-def log():
-    rows, set_point = statistics.simulate(jax.random.key(0), PLANTS[0], 1, TICKS)
-    return rows[:, 0], set_point[:, 0]
-
-
-@pytest.fixture
-def path(log, tmp_path):
-    seconds = np.arange(TICKS) / 15
-    seconds[GAP:] += 7.0
-    recording.write(tmp_path / "log.csv", *log, seconds)
-    return tmp_path / "log.csv"
 
 
 def dataset(path, **settings):
