@@ -94,7 +94,7 @@ def submit(jobs: ElasticJobs) -> dict[str, str]:
     folder = jobs.folder
     if jobs.config and (queued := slurm.jobs_in_queue(folder)):
         raise UserError(
-            f"the run is in the queue already as job {', '.join(queued)}; wait for it, end it with "
+            f"the run is already in the queue as job {', '.join(queued)}; wait for it, end it with "
             f"scancel {' '.join(queued)}, or add actors with jaxrl-hpc elastic add {jobs.run_dir}"
         )
     slurm.check_array_size(jobs.actors - 1)

@@ -49,7 +49,7 @@ def test_a_learner_and_an_array_of_actors(cluster, tmp_path):
 
     cluster.until("the learner is held", lambda: progress(run) >= 100 * STEPS, explain=logs)
     code, text = elastic(environment, "submit", *wanted)
-    assert code == 2 and "in the queue already as job" in text and "elastic add" in text
+    assert code == 2 and "already in the queue as job" in text and "elastic add" in text
     cluster.until("both actors joined", lambda: logs().count("has joined") == 2, explain=logs)
     cluster.ask("scancel", "--full", "--signal=KILL", f"{actors}_0")
     cluster.until("it is dead", lambda: cluster.states(f"{actors}_0") != ["RUNNING"], explain=logs)
