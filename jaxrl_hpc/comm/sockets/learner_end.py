@@ -210,7 +210,7 @@ class SocketLearner:
             try:
                 self._read(identity, frames)
             except NONSENSE:
-                log.warning("a message that makes no sense came to the learner's port; its sender is ignored")
+                self._refuse(identity, "it sent a message that makes no sense")
                 self._lose(identity)
         self._probe()
 
