@@ -21,6 +21,7 @@ EXTRA_OF = {
     "envpool": "external",
     "ale_py": "external",
     "h5py": "datasets",
+    "zmq": "elastic",
     "rejax": "peers",
     "flashbax": "peers",
     "cpprb": "peers",

@@ -254,6 +254,7 @@ class Job(NamedTuple):
     record_schedule: bool = False
     replay_schedule: str = ""  # folder of the run whose schedule is replayed; empty: none
     profile: bool = False
+    stop: StopRequest | None = None  # for workflows that may wait for long
 
 
 class StopRequest(Protocol):
@@ -393,6 +394,10 @@ class Workflow(Protocol):
         Returns:
           the state after them, and scalars: means over the chunk, `updates` so far, episodes that ended.
         """
+        ...
+
+    def made(self, asked: int) -> int:
+        """Iterations of the last step: fewer than asked if it was broken off, with a request to stop."""
         ...
 
     def host_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:

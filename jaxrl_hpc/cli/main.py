@@ -29,6 +29,8 @@ COMMANDS = {
     "list": ("jaxrl_hpc.cli.listing", "list configs, agents, envs, workflows"),
     "show": ("jaxrl_hpc.cli.show", "show all settings of a config and their meaning"),
     "train": ("jaxrl_hpc.cli.train", "train a config"),
+    "actor": ("jaxrl_hpc.cli.actor", "act for the learner of an elastic run, for as long as you like"),
+    "elastic": ("jaxrl_hpc.cli.elastic", "submit an elastic run: a learner's job and an array of actors"),
     "runs": ("jaxrl_hpc.cli.runs", "list the runs in a folder; empty its trash"),
     "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
     "report": ("jaxrl_hpc.cli.report", "make an HTML page from one or several runs"),

@@ -121,7 +121,7 @@ def _plain(trial: Trial) -> dict[str, Any]:
 
 def show_status(plan: SweepPlan, directory: SweepDirectory, as_json: bool) -> None:
     status = sweep_status(plan, directory)
-    queued = slurm.jobs_in_queue(directory)
+    queued = slurm.jobs_in_queue(directory.slurm)
     if as_json:
         tasks = [asdict(task) | {"state": task.state} for task in status.tasks]
         data = {"directory": str(directory.path), "counts": status.counts, "tasks": tasks, "jobs": queued}

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from jaxrl_hpc.comm.messaging import ControlMessage, Kind
 from jaxrl_hpc.comm.roles import Roles
 
 
@@ -103,6 +104,18 @@ class LearnerSide(Protocol):
 
     def close(self) -> None:
         """Collective."""
+        ...
+
+
+class ControlSide(Protocol):
+    """Rare, small messages beside a transport: `messaging.Control`, or the transport's own."""
+
+    def send(
+        self, rank: int, kind: Kind, number: int = 0, extra: int = 0, payload: np.ndarray | None = None
+    ) -> None: ...
+
+    def receive(self) -> ControlMessage | None:
+        """The next message, if one is complete; those of one sender stay in order."""
         ...
 
 

@@ -96,6 +96,7 @@ WORKFLOWS = Components(
         "async": Place("workflows.actor_learner.async_"),
         "central_inference": Place("workflows.central_inference"),
         "dyna": Place("workflows.actor_learner.dyna"),
+        "elastic": Place("workflows.actor_learner.elastic"),
         "fused": Place("workflows.fused"),
         "gossip": Place("workflows.gossip"),
         "offline": Place("workflows.offline"),

@@ -13,6 +13,7 @@ from jaxrl_hpc.report.sections import Section
 BINS = "lag/"  # columns of the histogram
 CURVES = (
     "lag_mean", "lag_max", "queue_depth", "learner_idle", "actor_idle", "dropped_unrolls", "rho_clipped",
+    "actors", "joined_actors", "left_actors", "lost_actors", "acknowledged_unrolls", "discarded_unrolls",
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ NOW = (
     "learner_idle",
     "actor_idle",
     "dropped_unrolls",
+    "actors",
 )
 RANKS = 256  # ranks listed; longer tables are not read
 

@@ -25,7 +25,10 @@ from jaxrl_hpc.report.style import PALETTE, title, words
 from jaxrl_hpc.schema import flatten
 
 Maker = Callable[[Sequence[RunData], Places], "Section | None"]
-SHOWN_ELSEWHERE = {"eval_return", "episode_return", "lag_mean", "lag_max", "dropped_unrolls", "rho_clipped"}
+SHOWN_ELSEWHERE = {
+    "eval_return", "episode_return", "lag_mean", "lag_max", "dropped_unrolls", "rho_clipped",
+    "actors", "joined_actors", "left_actors", "lost_actors", "acknowledged_unrolls", "discarded_unrolls",
+}  # fmt: skip
 
 
 @dataclass

@@ -24,7 +24,7 @@ FIRST_SAVE = "first-save"  # in checkpoints/: no checkpoint has been committed y
 # needed by the process that holds the run while it moves the rest aside
 LIVE = re.compile(rf"{re.escape(MARKER)}|run\.lock|ranks/\d+(\.\d+)?\.(json|tmp)")
 KNOWN = re.compile(
-    r"(config\.yaml|summary\.json|progress\.json|trace\.json|report\.html|planning\.csv"
+    r"(config\.yaml|actors\.json|summary\.json|progress\.json|trace\.json|report\.html|planning\.csv"
     r"|(schedule|inference)-\d+\.csv"
     r"|metrics/part-\d+-\d+\.parquet"
     rf"|checkpoints/((shared|shard-\d+|actors-\d+)/)?({DAMAGED}/)?\d{{8}}\.(manifest|rows|arrays)"

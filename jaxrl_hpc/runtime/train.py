@@ -157,6 +157,7 @@ def train(
             record_schedule=config.run.record_schedule,
             replay_schedule=config.run.replay_schedule,
             profile=config.run.profile,
+            stop=stop,
         )
         learns = ranks.all_succeed(lambda: runner.join(job))
         ranks.all_succeed(lambda: check_memory(config, runner) if learns else 0)

@@ -286,10 +286,14 @@ class Trainer:
                 last_save = time.perf_counter()
             self.watchdog.at("training", self.iterations // schedule.chunk, armed=chunks > 1)
             chunks += 1
-            count = min(schedule.chunk, schedule.total - self.iterations)
+            # a chunk that was broken off is completed first: evaluations keep their places
+            count = min(schedule.chunk - self.iterations % schedule.chunk, schedule.total - self.iterations)
             with self.trace.span("dispatching"):
                 metrics = self.runner.step(count)
-            self.iterations += count
+            made = self.parts.workflow.made(count)
+            if made == 0:
+                continue
+            self.iterations += made
             evaluation = None
             evaluating = schedule.evaluate_every and self.iterations % schedule.evaluate_every == 0
             if evaluating and self.ranks.first:

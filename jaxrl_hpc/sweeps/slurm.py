@@ -22,11 +22,12 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.sweeps import local
 from jaxrl_hpc.sweeps.directory import SweepDirectory
 from jaxrl_hpc.sweeps.plan import SweepPlan
+from jaxrl_hpc.sweeps.spec import SlurmConfig
 
 SCRIPT = """\
 #!/bin/bash
 {directives}
-# Written by `jaxrl-hpc sweep submit` for the plan {plan}.
+# Written by {writer}.
 {setup}
 {command}
 """
@@ -59,13 +60,27 @@ def ranges(indices: Sequence[int]) -> str:
 
 def script(plan: SweepPlan, plan_file: Path, directory: SweepDirectory, tasks: Sequence[int]) -> str:
     """The text of the job script."""
-    wanted = plan.spec.slurm
     root = directory.path.resolve()
+    task = local.command(plan_file.resolve(), SweepDirectory(root), "INDEX")
+    return job_script(
+        plan.spec.slurm,
+        name=plan.spec.name,
+        log=f"{root}/slurm/%A_%a.log",
+        command=shlex.join(task).replace("INDEX", '"$SLURM_ARRAY_TASK_ID"'),
+        writer=f"`jaxrl-hpc sweep submit` for the plan {plan_file.name}",
+        array=ranges(tasks),
+    )
+
+
+def job_script(
+    wanted: SlurmConfig, *, name: str, log: str, command: str, writer: str, array: str | None = None
+) -> str:
+    """The text of a script that runs a command, and goes back to the queue if it was stopped."""
     throttle = f"%{wanted.at_once}" if wanted.at_once else ""
     options = {
-        "--job-name": plan.spec.name,
-        "--array": ranges(tasks) + throttle,
-        "--output": f"{root}/slurm/%A_%a.log",
+        "--job-name": name,
+        "--array": array + throttle if array else None,
+        "--output": log,
         "--open-mode": "append",
         "--nodes": 1,
         "--ntasks": 1,
@@ -79,12 +94,10 @@ def script(plan: SweepPlan, plan_file: Path, directory: SweepDirectory, tasks: S
     lines = [f"{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None]
     lines += ["--requeue"] if wanted.requeue else ["--no-requeue"]
     lines += wanted.options
-    task = local.command(plan_file.resolve(), SweepDirectory(root), "INDEX")
-    command = shlex.join(task).replace("INDEX", '"$SLURM_ARRAY_TASK_ID"')
     setup = [f"module load {shlex.quote(name)}" for name in wanted.modules] + list(wanted.setup)
     return SCRIPT.format(
         directives="\n".join(f"#SBATCH {line}" for line in lines),
-        plan=plan_file.name,
+        writer=writer,
         setup="\n".join(setup),
         command=f"{command} &\n{WAIT_AND_REQUEUE.rstrip()}" if wanted.requeue else command,
     )
@@ -97,7 +110,7 @@ def submit(plan: SweepPlan, plan_file: Path, directory: SweepDirectory) -> list[
         return []
     if not shutil.which("sbatch"):
         raise UserError("there is no sbatch on this machine; --dry-run shows the script")
-    queued = jobs_in_queue(directory)
+    queued = jobs_in_queue(directory.slurm)
     if queued:
         raise UserError(
             f"the sweep is already in the queue as job {', '.join(queued)}; "
@@ -109,7 +122,7 @@ def submit(plan: SweepPlan, plan_file: Path, directory: SweepDirectory) -> list[
     jobs: list[str] = []
     for _ in range(rounds):
         after = [f"--dependency=afterany:{jobs[-1]}"] if jobs else []
-        jobs.append(_ask(["sbatch", "--parsable", *after, str(path)]).split(";")[0].strip())
+        jobs.append(sbatch(path, *after))
         record = {"job": jobs[-1], "tasks": ranges(tasks), "plan": plan_file.name, "submitted": time.time()}
         with open(directory.slurm / "jobs.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
@@ -124,9 +137,14 @@ def write_script(plan: SweepPlan, plan_file: Path, directory: SweepDirectory) ->
     return path
 
 
-def jobs_in_queue(directory: SweepDirectory) -> list[str]:
-    """Jobs of this sweep that Slurm still knows as waiting or running."""
-    record = directory.slurm / "jobs.jsonl"
+def sbatch(script: Path, *options: str) -> str:
+    """Submit a script -> the id of its job."""
+    return _ask(["sbatch", "--parsable", *options, str(script)]).split(";")[0].strip()
+
+
+def jobs_in_queue(folder: Path) -> list[str]:
+    """Jobs noted in this folder that Slurm still knows as waiting or running."""
+    record = folder / "jobs.jsonl"
     if not record.is_file() or not shutil.which("squeue"):
         return []
     jobs = [json.loads(line)["job"] for line in record.read_text().splitlines() if line.strip()]

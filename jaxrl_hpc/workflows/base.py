@@ -63,6 +63,9 @@ class WorkflowBase:
     def warmup(self, state: PyTree) -> PyTree:
         return state
 
+    def made(self, asked: int) -> int:
+        return asked
+
     def host_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
         return metrics
 

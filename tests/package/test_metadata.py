@@ -20,7 +20,13 @@ from tests import small
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # module -> distribution where the names differ
-DISTRIBUTIONS = {"PIL": "matplotlib", "markupsafe": "jinja2", "ale_py": "ale-py", "mlflow": "mlflow-skinny"}
+DISTRIBUTIONS = {
+    "PIL": "matplotlib",
+    "markupsafe": "jinja2",
+    "ale_py": "ale-py",
+    "mlflow": "mlflow-skinny",
+    "zmq": "pyzmq",
+}
 
 
 def names(requirements: list[str]) -> set[str]:

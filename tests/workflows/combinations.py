@@ -42,6 +42,7 @@ WORKFLOWS: dict[str, dict[str, Any]] = {
     "rma_queue": {"name": "rma_queue"},
     "central_inference": {"name": "central_inference"},
     "dyna": {"name": "dyna"},
+    "elastic": {"name": "elastic"},
     "gossip": {"name": "gossip"},
     "gossip together": {"name": "gossip", "topology": "complete", "staleness": 0},
     "offline": {"name": "offline", "dataset": "made"},

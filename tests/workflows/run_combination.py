@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +26,7 @@ from jaxrl_hpc.comm.ranks import world
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.runtime import build as building
+from jaxrl_hpc.runtime.acting import act
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.runtime.evaluation import load_run
 from jaxrl_hpc.runtime.train import train
@@ -130,8 +133,18 @@ def here(found: Combination) -> list[str]:
     """In this process, for workflows that need no ranks."""
     with batches_seen() as seen:
         config = shortened(config_of(found))
-        wrong = run_here(config)
+        wrong = with_an_actor(config) if config.workflow.name == "elastic" else run_here(config)
     return wrong + wrong_batches(config, seen)
+
+
+def with_an_actor(config: configs.Config) -> list[str]:
+    """A learner, and an actor in a thread beside it."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+        run = Path(folder) / "run"
+        actor = pool.submit(act, run, 600.0, say=lambda _: None)
+        train(config, run, say=lambda _: None)
+        assert actor.result() == 0
+        return left_in(run)
 
 
 def run_here(config: configs.Config) -> list[str]:

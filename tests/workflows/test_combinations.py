@@ -27,7 +27,7 @@ from tests.workflows import combinations, run_combination
 from tests.workflows.combinations import Combination, everything
 
 SENTENCE = re.compile(r"^(agent|replay|workflow|num_envs|dataset)\b[^\n]*$")
-ALONE = ("fused", "offline", "sharded")  # names of workflows that need no ranks
+ALONE = ("fused", "offline", "sharded", "elastic")  # names of workflows that need no ranks
 
 
 def refusal(found: Combination) -> str:

@@ -16,8 +16,8 @@ import numpy as np
 
 from jaxrl_hpc import rollout
 from jaxrl_hpc.comm.buffers import BufferLayout
-from jaxrl_hpc.comm.messaging import Control
 from jaxrl_hpc.comm.roles import Roles
+from jaxrl_hpc.comm.transport import ControlSide
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.rollout import Episodes, RolloutState
 from jaxrl_hpc.types import Agent, Array, Env, PyTree, Transition
@@ -46,7 +46,7 @@ class Link(NamedTuple):
 
     roles: Roles
     channel: Any  # its end of the transport: ActorSide or LearnerSide (comm/transport.py)
-    control: Control
+    control: ControlSide
     watchdog: Watchdog
 
 
@@ -111,6 +111,7 @@ class ActorSnapshot(NamedTuple):
     taken: int  # entries of the schedule so far
     dropped: int  # unrolls too old to be used, so far
     lost: int  # by the transport, so far
+    counts: np.ndarray = np.zeros(0, np.int64)  # of a transport whose actors come and go
 
     @classmethod
     def nothing(cls, acting: ActorPrograms) -> ActorSnapshot:

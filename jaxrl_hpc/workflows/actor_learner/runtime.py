@@ -59,7 +59,7 @@ class ActorLearner(DistributedWorkflow):
 
     Args:
       config: its settings.
-      transport: what connects actors and learners.
+      transport: what connects actors and learners; None: a subclass connects them.
       learning: the learner's computation.
       warmup_iterations: iterations of learners that only fill the replay.
     """
@@ -67,7 +67,7 @@ class ActorLearner(DistributedWorkflow):
     def __init__(
         self,
         config: ActorLearnerConfig,
-        transport: Transport,
+        transport: Transport | None,
         learning: LearnerPrograms,
         warmup_iterations: int,
     ) -> None:
@@ -136,10 +136,16 @@ class ActorLearner(DistributedWorkflow):
     def connect(self, roles: Roles) -> Any:
         """This rank's end of the transport; together with all ranks."""
         sizes = BufferSizes(self.acting.message.nbytes, self.acting.params.nbytes, self.config.in_flight)
+        assert self.transport is not None
         return (self.transport.learner if roles.learns else self.transport.actor)(roles, sizes)
 
     def _agree_on_acting(self, roles: Roles, hypers: PyTree) -> None:
-        """The actors' programs; checks that all ranks have the same message layouts."""
+        """Checks that all ranks have the same message layouts."""
+        self.make_programs(hypers)
+        self.acting.message.agree(roles.comm, "the layout of unrolls")
+
+    def make_programs(self, hypers: PyTree) -> None:
+        """The actors' programs."""
         settings, learning = self.learning.settings, self.learning
         self.acting = make_acting(
             learning.env,
@@ -149,7 +155,6 @@ class ActorLearner(DistributedWorkflow):
             length=settings.length,
             priorities=settings.priorities,
         )
-        self.acting.message.agree(roles.comm, "the layout of unrolls")
 
     def assist(self, stop: StopRequest) -> bool:
         """Act until the learner releases this rank."""

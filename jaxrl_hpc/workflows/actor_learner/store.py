@@ -67,7 +67,7 @@ class ActorLearnerStore:
             if not self._inspects:
                 _, leaves, numbers = self._actors.load(step)
                 fields = ActorSnapshot._fields
-                arrays = {name: leaves[f"['{name}']"] for name in fields if name not in numbers}
+                arrays = {name: leaves[f"['{name}']"] for name in fields if f"['{name}']" in leaves}
                 actors = ActorSnapshot(**arrays, **numbers)
 
         step, shared, parts, host = self._learners.restore(

@@ -1,0 +1,118 @@
+"""Where the learner of a run waits for actors, and the token that proves that one may join it.
+
+actors.json in the run directory: written as a whole, mode 0600 from the first byte on, removed when the
+learner ends. Of one that was killed it stays behind, and nobody answers there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import stat
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from jaxrl_hpc.checkpoint.blocks import sync_directory
+from jaxrl_hpc.errors import UserError, file_named
+
+NAME = "actors.json"
+
+
+class LearnerAddress(NamedTuple):
+    """The content of the file."""
+
+    hosts: tuple[str, ...]  # names and addresses of the learner's host, to be tried in this order
+    port: int
+    public_key: str
+    token: str
+    host: str
+    pid: int
+
+    def where(self) -> tuple[str, ...]:
+        """What to try from this host."""
+        here = self.host == socket.gethostname()
+        return ("127.0.0.1", *self.hosts) if here else self.hosts
+
+    def __str__(self) -> str:
+        return f"the learner, process {self.pid} on {self.host}, port {self.port}"
+
+
+def new_token() -> str:
+    return secrets.token_hex(32)
+
+
+def own_hosts() -> tuple[str, ...]:
+    """Names and addresses by which other hosts may reach this one."""
+    names = [socket.gethostname(), socket.getfqdn()]
+    for addresses in psutil.net_if_addrs().values():
+        names += [a.address for a in addresses if a.family == socket.AF_INET and a.address != "127.0.0.1"]
+    return tuple(dict.fromkeys(name for name in names if name and name != "localhost"))
+
+
+def write_own(folder: Path, port: int, public_key: str, token: str) -> None:
+    """The address of this process."""
+    write(
+        folder,
+        LearnerAddress(own_hosts(), port, public_key, token, socket.gethostname(), os.getpid()),
+    )
+
+
+def write(folder: Path, address: LearnerAddress) -> None:
+    """Only its owner can read it, at any time."""
+    path = folder / NAME
+    temporary = path.with_name(f"{NAME}.{uuid.uuid4().int}.tmp")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with file_named(path), os.fdopen(handle, "w") as file:
+            os.fchmod(handle, 0o600)  # whatever a default ACL says
+            json.dump(address._asdict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(folder)
+
+
+def remove(folder: Path, token: str) -> None:
+    """Take one's own file away; not that of a later learner."""
+    found = read(folder)
+    if found is not None and found.token == token:
+        (folder / NAME).unlink(missing_ok=True)
+
+
+def read(folder: Path) -> LearnerAddress | None:
+    """None if there is none."""
+    path = folder / NAME
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise UserError(f"{path} belongs to the owner of the run: only they can add actors") from None
+    except OSError as error:
+        what = "it is a link" if path.is_symlink() else error.strerror
+        raise UserError(f"cannot read {path}: {what}") from None
+    with file_named(path), os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            raise UserError(
+                f"{path} is not yours alone (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}): "
+                "others may know or have written what stands in it; start the learner again"
+            )
+        content = file.read(1 << 16)
+    try:
+        data = json.loads(content)
+        found = LearnerAddress(**data)
+        texts = (found.public_key, found.token, found.host, *found.hosts)
+        if not all(isinstance(text, str) for text in texts) or not 0 < found.port < 65_536:
+            raise ValueError
+    except (TypeError, ValueError, RecursionError):
+        raise UserError(f"{path} is damaged: start the learner again") from None
+    return found._replace(hosts=tuple(found.hosts))

@@ -1,0 +1,112 @@
+"""An elastic run on a real Slurm: a learner's job, an array of actors, one of which is killed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.holding import Hold
+from tests.workflows import elastic_jobs
+from tests.workflows.test_elastic import STEPS, data, progress
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
+
+
+def elastic(environment, *arguments):
+    command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "elastic", *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    return done.returncode, done.stdout + done.stderr
+
+
+def jobs(text):
+    return re.findall(r"as job (\d+)", text)
+
+
+def test_a_learner_and_an_array_of_actors(cluster, tmp_path):
+    pytest.importorskip("zmq")
+    config, run = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(data(total_env_steps=600 * STEPS, checkpoint_seconds=0.001)))
+    hold = Hold(tmp_path / "hold", env_steps=100 * STEPS)
+    environment = cluster.environment | hold.environment
+    environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    wanted = [config, "--run-dir", run, "--actors", "3", "--actor-slurm", "at_once=2"]
+    wanted += ["--slurm", f"setup=[cd {ROOT}]"]
+
+    code, text = elastic(environment, "submit", *wanted, "--dry-run")
+    assert code == 0 and "#SBATCH --array=0-2%2" in text and not (tmp_path / "run.slurm").exists()
+    code, text = elastic(environment, "submit", *wanted)
+    assert code == 0, text
+    learner, actors = jobs(text)
+
+    def logs():
+        return "\n".join(path.read_text() for path in (tmp_path / "run.slurm").glob("*.log"))
+
+    cluster.until("the learner is held", lambda: progress(run) >= 100 * STEPS, explain=logs)
+    code, text = elastic(environment, "submit", *wanted)
+    assert code == 2 and "already in the queue as job" in text and "elastic add" in text
+    cluster.until("both actors joined", lambda: logs().count("has joined") == 2, explain=logs)
+    cluster.ask("scancel", "--full", "--signal=KILL", f"{actors}_0")
+    cluster.until("it is dead", lambda: cluster.states(f"{actors}_0") != ["RUNNING"], explain=logs)
+    code, text = elastic(environment, "add", run, "--actors", "1", "--slurm", f"setup=[cd {ROOT}]")
+    assert code == 0, text
+    (more,) = jobs(text)
+    hold.release()
+    assert cluster.wait_for(learner) == ["COMPLETED"], logs()
+    for job in (f"{actors}_1", f"{actors}_2", more):
+        assert set(cluster.wait_for(job)) == {"COMPLETED"}, logs()
+    assert cluster.wait_for(f"{actors}_0") != ["COMPLETED"]
+    summary = elastic_jobs.accounts(run, STEPS)
+    assert summary["lost_actors"] == 1 and summary["learned_unrolls"] == 600
+    assert 2 <= summary["joined_actors"] <= 4
+
+
+def test_what_is_refused(tmp_path):
+    for arguments, text in (
+        (
+            ["submit", "cartpole_ppo", "--run-dir", tmp_path / "a"],
+            "actors cannot come and go in workflow 'fused'",
+        ),
+        (["add", tmp_path / "none"], "there is no run directory"),
+        (
+            ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--actors", "99"],
+            "at most workflow.actors=16",
+        ),
+        (
+            ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--slurm", "tme=3"],
+            "--slurm.tme: unknown key",
+        ),
+        (["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--slurm", "x"], "key=value"),
+    ):
+        code, said = elastic(os.environ, *arguments)
+        assert code == 2 and text in said and len(said.splitlines()) == 1, said
+
+
+def test_texts_stay_texts():
+    from jaxrl_hpc.sweeps.elastic import slurm_config
+
+    found = slurm_config(["time=1:00:00", "mem=8G", "cpus_per_task=2", "options=[--qos=long]"], "--slurm")
+    assert (found.time, found.mem, found.cpus_per_task, found.options) == (
+        "1:00:00",
+        "8G",
+        2,
+        ("--qos=long",),
+    )
+
+
+def test_what_the_scripts_say():
+    from jaxrl_hpc.sweeps.elastic import ElasticJobs, slurm_config
+
+    config = slurm_config([], "--slurm")
+    jobs = ElasticJobs(Path("/r/e"), "/c.yaml", ["run.seed=3"], 4, 60.0, config, config, False)
+    learner, actors = jobs.scripts().values()
+    assert "train /c.yaml run.seed=3 --run-dir /r/e --resume &" in learner and "--array" not in learner
+    assert "actor /r/e --wait 60 &" in actors and "#SBATCH --array=0-3\n" in actors
+    for text in (learner, actors):
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    assert json.dumps(list(jobs._replace(config="").scripts())) == '["actors.sh"]'
