@@ -146,7 +146,9 @@ class Worker:
 
     def __init__(self, checkout: Path, case: str) -> None:
         work = next(known.work for known in CASES_OF_BENCH if known.name == case)
-        command = [sys.executable, "-m", "jaxrl_hpc.bench.worker", "pinned", json.dumps(work._asdict())]
+        fields = work._asdict().items()  # without those that an earlier version may not know
+        told = {name: value for name, value in fields if value != work._field_defaults.get(name)}
+        command = [sys.executable, "-m", "jaxrl_hpc.bench.worker", "pinned", json.dumps(told)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(
             command, env=environment(checkout), cwd="/", stderr=subprocess.DEVNULL, **pipes

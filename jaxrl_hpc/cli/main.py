@@ -104,7 +104,7 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line -> exit status."""
-    with _leaving_when_interrupted(), _collecting_rarely():
+    with _leaving_when_interrupted(), _collecting_rarely(to_the_end=argv is None):
         return with_status(functools.partial(_run, argv))
 
 
@@ -127,15 +127,17 @@ def _leaving_when_interrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _collecting_rarely() -> Iterator[None]:
+def _collecting_rarely(to_the_end: bool) -> Iterator[None]:
     """Importing and tracing make a million objects that stay: looking for garbage among them again and again
-    takes an eighth of a short run."""
+    takes an eighth of a short run, and so does looking once more when the interpreter ends."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, *before[1:])
     try:
         yield
     finally:
         gc.set_threshold(*before)
+        if to_the_end:
+            gc.freeze()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
