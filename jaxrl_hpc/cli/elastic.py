@@ -1,8 +1,8 @@
 """Submit a run whose actors come and go to Slurm: a job for the learner, an array of actors.
 
 examples:
-  jaxrl-hpc elastic submit workflows/cartpole_impala_elastic --run-dir runs/e --actors 8
-  jaxrl-hpc elastic submit CONFIG --run-dir runs/e --slurm time=2:00:00 --actor-slurm partition=spot
+  jaxrl-hpc elastic submit CONFIG --run-dir runs/e --actors 8
+  jaxrl-hpc elastic submit CONFIG --run-dir runs/e --actor-slurm partition=spot
   jaxrl-hpc elastic submit CONFIG --run-dir runs/e --dry-run              only show the scripts
   jaxrl-hpc elastic add runs/e --actors 4                                 more actors for it
 
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == "submit":
             sub.add_argument("config", help="a YAML file, or the name of one in configs/")
-            sub.add_argument("overrides", nargs="*", metavar="key=value", help="such as agent.gamma=0.98")
+            sub.add_argument(
+                "overrides", nargs="*", default=[], metavar="key=value", help="such as agent.gamma=0.98"
+            )
             sub.add_argument("--run-dir", required=True, help="where results go")
         else:
             sub.add_argument("run_dir", help="folder of the run")

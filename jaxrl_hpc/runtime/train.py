@@ -198,7 +198,7 @@ def train(
                 told(results)
                 trainer.draw(results)
 
-            ranks.first_does(conclude)
+            trainer.ranks.first_does(conclude)  # of those that learn: others wait at the barrier below
         if config.run.profile:
             trainer.trace.write(run.path)
             runner.ranks.barrier()
