@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,11 @@ def test_a_learner_and_an_array_of_actors(cluster, tmp_path):
     code, text = elastic(environment, "submit", *wanted)
     assert code == 2 and "already in the queue as job" in text and "elastic add" in text
     cluster.until("both actors joined", lambda: logs().count("has joined") == 2, explain=logs)
-    cluster.ask("scancel", "--full", "--signal=KILL", f"{actors}_0")
+    number = re.search(
+        r"^actor (\d+) of", (tmp_path / "run.slurm" / f"actor-{actors}_0.log").read_text(), re.M
+    )
+    joined = re.search(rf"actor {number[1]} \(process (\d+) on", logs())
+    os.kill(int(joined[1]), signal.SIGKILL)  # scancel would ask it to stop
     cluster.until("it is dead", lambda: cluster.states(f"{actors}_0") != ["RUNNING"], explain=logs)
     code, text = elastic(environment, "add", run, "--actors", "1", "--slurm", f"setup=[cd {ROOT}]")
     assert code == 0, text
