@@ -32,9 +32,7 @@ T = TypeVar("T")
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 RDMA_DEVICES = Path("/sys/class/infiniband")
 AGREE_SECONDS = 5.0  # how long a failing rank waits to see whether all fail alike
-VERDICT_SECONDS = (
-    3.0  # how long it waits for a notice that another rank has died, which would explain its error
-)
+VERDICT_SECONDS = 3.0  # how long it waits for a notice that another rank died, which explains its error
 
 
 def launched_size() -> int:
