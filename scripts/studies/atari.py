@@ -108,7 +108,6 @@ def record_run(name: str, seed: int) -> None:
         "returns": summary["eval_return_score"],
         "cores": facts["cores"],
         "processor": facts["processor"],
-        "parts": pieces(run),
         **{key: summary[key] for key in kept if key in summary},
         **{
             key: summary[key]
@@ -122,12 +121,6 @@ def record_run(name: str, seed: int) -> None:
     record["runs"].setdefault(name, {})[str(seed)] = row
     write_record(record)
     print(f"{name}, seed {seed}: {row['returns']:.1f}", flush=True)
-
-
-def pieces(run: RunData) -> int:
-    """How often it was resumed, and 1."""
-    seconds = np.concatenate([c.minutes for c in run.seed_curves("train", "env_steps_per_second")] or [[0.0]])
-    return 1 + int((np.diff(seconds) < 0).sum())
 
 
 # -- random play -------------------------------------------------------------
@@ -361,7 +354,8 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         "",
         "Every run had " + " or ".join(f"{n} core{'s' * (n > 1)}" for n in cores) + " of "
         f"{processor} for all its ranks, evaluations included, on a machine that did other work "
-        "too: times are upper bounds. Lag: age of the parameters that acted, in updates of the learner. IMPALA and Ape-X: one learner, two actors.",
+        "too: times are upper bounds. Lag: age of the parameters that acted, in updates of the learner. "
+        "IMPALA and Ape-X: one learner, two actors.",
         *(["", f"Not yet run: {', '.join(missing)}."] if missing else []),
         "",
         "| entry | command, of each seed |",
