@@ -2,6 +2,7 @@
 
     python scripts/studies/atari.py train qbert_ppo --seed 0      train or resume one run, and record it
     python scripts/studies/atari.py random                        play every game at random, and record that
+    python scripts/studies/atari.py pieces                        where the time of an iteration goes
     python scripts/studies/atari.py published DOPAMINE RLLIB      scores from checkouts of google/dopamine and
                                                                   ray-project/rl-experiments
     python scripts/studies/atari.py page                          write docs/results/atari.md from the record
@@ -30,7 +31,7 @@ from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import bootstrap_interval, score
 from jaxrl_hpc.report.data import RunData, load_run
 from jaxrl_hpc.report.plots import small_multiples
-from jaxrl_hpc.runs.directory import RunDirectory
+from jaxrl_hpc.runs.directory import RunDirectory, code_version
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, DATA = ROOT / "docs" / "results", ROOT / "docs" / "data"
@@ -146,6 +147,85 @@ def play_randomly(game: str) -> list[float]:
             break
     simulator.close()
     return returns.tolist()
+
+
+# -- where the time of an iteration goes -------------------------------------
+
+
+def pieces() -> dict[str, Any]:
+    """Seconds of the parts of an iteration of PPO on Breakout, each alone in a loop."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxrl_hpc import config as configs
+    from jaxrl_hpc import rollout
+    from jaxrl_hpc.runtime import machine
+    from jaxrl_hpc.runtime.build import build
+    from jaxrl_hpc.runtime.profile import timed
+    from jaxrl_hpc.runtime.train import lanes_of, make_runner
+
+    config: Any = configs.load("atari_breakout_ppo")
+    machine.prepare(config, 1)
+    parts = build(config)
+    runner = make_runner(config, parts, lanes_of(config))
+    runner.initialise()
+    state: Any = runner.states[0]
+    copies, length = state.rollout, config.workflow.unroll_length
+    actor = parts.agent.actor(state.learner)
+    action = jnp.zeros(config.workflow.num_envs, jnp.int32)
+
+    def stepping(_: Any, env_state: Any) -> Any:
+        return jax.lax.fori_loop(0, length, lambda _, s: parts.env.step(copies.key, s, action)[0], env_state)
+
+    def choosing(_: Any, carry: Any) -> Any:
+        def once(_: Any, carry: Any) -> Any:
+            obs, key = carry
+            choice = rollout.choose(parts.agent, actor, copies.carry, obs, key, False)
+            return jnp.roll(obs, choice.action[0], axis=0), choice.key  # so that no pass is left out
+
+        return jax.lax.fori_loop(0, length, once, carry)
+
+    loops = parts.workflow.profile(state) | {
+        "stepping": (stepping, copies.env),
+        "choosing": (choosing, (copies.obs, copies.key)),
+    }
+    seconds = {name: timed(body, jax.tree.map(jnp.copy, start)) for name, (body, start) in loops.items()}
+    facts = machine_facts()
+    kept = {name: facts[name] for name in ("processor", "cores", "load")}
+    return {"seconds": seconds, "actions": parts.workflow.steps_per_iteration, **kept, **code_version()}
+
+
+def pieces_section(found: dict[str, Any]) -> list[str]:
+    """What could be gained by acting for one half of the games while the other half is stepped."""
+    seconds = found["seconds"]
+    whole = seconds["acting"] + seconds["learning"]
+    overlapped = max(seconds["stepping"], seconds["choosing"])
+    gain = seconds["stepping"] + seconds["choosing"] - overlapped
+    cores = f"{found['cores']} core{'s' * (found['cores'] > 1)}"
+    rows = (
+        ("playing: games and actions", "acting"),
+        ("of it emulators alone", "stepping"),
+        ("of it choosing actions alone", "choosing"),
+        ("learning: three epochs", "learning"),
+    )
+    return [
+        "## Where the time goes",
+        "",
+        f"An iteration of PPO on Breakout, {found['actions']:,} actions of 8 games, on {cores} (each part "
+        f"alone "
+        "in a loop, the shortest of three):",
+        "",
+        "| part | seconds | share |",
+        "|---|---|---|",
+        *(f"| {text} | {seconds[name]:.3f} | {100 * seconds[name] / whole:.0f} % |" for text, name in rows),
+        "",
+        "Choosing actions for one half of the games while the other half is stepped could hide the shorter "
+        "of "
+        f"the two, at most {100 * gain / whole:.0f} % of an iteration and only where a core is free for it; "
+        "emulators use all threads of a run already. It is not built. "
+        f"{found['processor']}, commit `{str(found['commit'])[:10]}`.",
+        "",
+    ]
 
 
 # -- published scores --------------------------------------------------------
@@ -346,6 +426,7 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         "Published scores are of games played in training, with the chance actions of training; ours are of "
         "greedy games after it.",
         "",
+        *(pieces_section(record["pieces"]) if "pieces" in record else []),
         "## All runs",
         "",
         "![learning curves](atari.png)",
@@ -384,6 +465,7 @@ def main() -> int:
     training.add_argument("entry", choices=list(ENTRIES))
     training.add_argument("--seed", type=int, default=0)
     kinds.add_parser("random")
+    kinds.add_parser("pieces")
     published = kinds.add_parser("published")
     published.add_argument("dopamine", type=Path)
     published.add_argument("rllib", type=Path)
@@ -392,9 +474,9 @@ def main() -> int:
     if args.kind == "train":
         return train(args.entry, args.seed)
     if args.kind == "random":
-        record = read_record()
-        record["random"] = {game: play_randomly(game) for game in GAMES}
-        write_record(record)
+        write_record(read_record() | {"random": {game: play_randomly(game) for game in GAMES}})
+    elif args.kind == "pieces":
+        write_record(read_record() | {"pieces": pieces()})
     elif args.kind == "published":
         extract(args.dopamine, args.rllib)
     else:
