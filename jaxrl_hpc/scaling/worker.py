@@ -54,7 +54,8 @@ def time_iterations(runner: Any, ranks: Ranks, seconds: float, wait: bool) -> di
     if wait:
         one = float(np.median(times))
         count = max(1, round(SHORT_SECONDS / one))
-        chunks = int(np.clip(4 * seconds / (count * one), CHUNKS, SHORT_CHUNKS))  # fewer if iterations are long
+        # fewer where iterations are long
+        chunks = int(np.clip(4 * seconds / (count * one), CHUNKS, SHORT_CHUNKS))
         found["short"] = time_short_chunks(runner, count, chunks)
     return found
 
