@@ -90,6 +90,8 @@ WORDS = {
     "a2c": "A2C", "ppo": "PPO", "dqn": "DQN", "ddpg": "DDPG", "td3": "TD3", "q": "Q", "td": "TD", "kl": "KL",
     "lstm": "LSTM", "rma": "RMA", "vtrace": "V-trace", "apex": "Ape-X", "dyna": "Dyna", "minatar": "MinAtar",
     "cartpole": "CartPole", "exabooster": "ExaBooster", "gae": "GAE", "mpi": "MPI", "mse": "MSE",
+    "a3c": "A3C", "bc": "BC", "c51": "C51", "fqe": "FQE", "iql": "IQL", "mbpo": "MBPO",
+    "pqn": "PQN", "sac": "SAC",
     "impala": "IMPALA", "async": "asynchronous", "2m": "2M", "rms": "RMS", "pi": "PI",
 }  # fmt: skip
 PHRASES = {
