@@ -70,7 +70,7 @@ TITLES = {
     "learner_idle": "Learners idle (share of time)",
     "actor_idle": "Actors idle (share of time)",
     "dropped_unrolls": "Unrolls dropped (too old)",
-    "actors": "Actors there",
+    "actors": "Actors connected",
     "joined_actors": "Actors that joined",
     "left_actors": "Actors that left",
     "lost_actors": "Actors lost",
