@@ -174,8 +174,8 @@ STUDIES = {
     ),
     "pendulum_a2c": Study(
         "A2C on Pendulum-v1: the horizon matters",
-        "Discount and decay of 0.9 with 4 copies and unrolls of 8 steps, against 0.95 with 16 and 16, which the "
-        "config had before. A2C makes one update per unroll and sees each of its million steps once.",
+        "Discount and decay of 0.9 with 4 copies and unrolls of 8 steps, against 0.95 with 16 and 16, which "
+        "the config had before. A2C makes one update per unroll and sees each of its million steps once.",
         (
             Entry("a2c", "pendulum_a2c", 8, -200),
             Entry("a2c_before", "pendulum_a2c", 8, -200, A2C_BEFORE),
