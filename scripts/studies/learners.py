@@ -7,8 +7,8 @@
     python scripts/studies/learners.py page                   write docs/results/learners.md
 
 One cell at a time; each is a job of its own whose result goes into docs/data/learners.json at once, so that a
-study can be stopped at any time and goes on where it stopped. The load of the machine before a cell stands in
-its record; `--calm LOAD` waits until the load is below, and measures cells anew whose load was above.
+study can be stopped at any time and goes on where it stopped. A cell's record says how many cores other work
+used meanwhile; `--calm CORES` measures cells anew during which it used more.
 
 Settings, fixed before measuring: A2C with V-trace on CartPole, 8 copies per rank that acts, unrolls of 16
 steps, one unroll per learner and iteration, so that every environment step is learned from once whatever the
@@ -23,6 +23,7 @@ import argparse
 import itertools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.bench.interleave import machine_facts
@@ -211,8 +214,14 @@ def facts(cell: Cell, folder: Path) -> dict[str, Any]:
     return found
 
 
+def other_seconds() -> float:
+    """CPU time of this machine so far, without that of finished jobs of this process."""
+    every, ours = psutil.cpu_times(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return every.user + every.system + every.nice + every.irq + every.softirq - ours.ru_utime - ours.ru_stime
+
+
 def measure(cell: Cell, seconds: float) -> dict[str, Any]:
-    load = os.getloadavg()[0]
+    begin, others = time.monotonic(), other_seconds()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "run"
         work = [sys.executable, __file__, "--ranks", json.dumps(cell), str(seconds), str(place)]
@@ -222,7 +231,8 @@ def measure(cell: Cell, seconds: float) -> dict[str, Any]:
         if done.returncode not in (0, 75) or not place.is_dir():  # 75: it was told to stop
             raise SystemExit(f"{cell.name} failed:\n{done.stdout[-1500:]}{done.stderr[-3000:]}")
         found = facts(cell, place)
-    return {"cell": cell._asdict(), "load_before": load, "code": code_version(), **found}
+    other_cores = (other_seconds() - others) / (time.monotonic() - begin)
+    return {"cell": cell._asdict(), "other_cores": other_cores, "code": code_version(), **found}
 
 
 def known() -> dict[str, Any]:
@@ -233,19 +243,16 @@ def run(options: argparse.Namespace) -> None:
     for group in options.groups:
         for cell in GROUPS[group]():
             before = known()["cells"].get(cell.name)
-            if options.match not in cell.name or (before and before["load_before"] <= options.calm):
+            if options.match not in cell.name or (before and before["other_cores"] <= options.calm):
                 continue
-            while os.getloadavg()[0] > options.calm:
-                time.sleep(20)
             print(f"+ {cell.name}", flush=True)
             result = measure(cell, options.seconds)
             data = known()  # another process may have added to it
             data["machine"] = machine_facts()
             data["cells"][cell.name] = result
             DATA.write_text(json.dumps(data, indent=1) + "\n")
-            print(
-                f"  {result['steps_per_second']:,.0f} steps/s, load {result['load_before']:.1f}", flush=True
-            )
+            busy = f"other work used {result['other_cores']:.2f} cores"
+            print(f"  {result['steps_per_second']:,.0f} steps/s, {busy}", flush=True)
 
 
 def main() -> None:
@@ -261,7 +268,9 @@ def main() -> None:
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}")
     parser.add_argument("--match", default="", help="only cells whose name has this in it")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a speed cell")
-    parser.add_argument("--calm", type=float, default=float("inf"), help="wait for a load of at most this")
+    parser.add_argument(
+        "--calm", type=float, default=float("inf"), help="measure anew what had more cores of other work"
+    )
     options = parser.parse_args()
     if unknown := set(options.groups) - set(GROUPS):
         parser.error(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
