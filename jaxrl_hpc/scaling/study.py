@@ -171,7 +171,8 @@ def waiting_of(runs: Sequence[dict[str, Any]]) -> float:
     The mean of (slowest - mean) over short chunks at the same time; delays of single iterations within a
     chunk are taken to be independent.
     """
-    times = np.array([run["short"]["seconds"] for run in runs])  # [workers, chunks]
+    common = min(len(run["short"]["seconds"]) for run in runs)
+    times = np.array([run["short"]["seconds"][:common] for run in runs])  # [workers, chunks]
     each = float((times.max(axis=0) - times.mean(axis=0)).mean())
     return each * float(np.sqrt(runs[0]["short"]["iterations"]))
 

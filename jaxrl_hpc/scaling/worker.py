@@ -52,14 +52,18 @@ def time_iterations(runner: Any, ranks: Ranks, seconds: float, wait: bool) -> di
     busy = (time.process_time() - busy) / CHUNKS / count
     found = {"iterations": count, "seconds": times, "core_seconds": float(ranks.add(np.array([busy]))[0])}
     if wait:
-        found["short"] = time_short_chunks(runner, max(1, round(SHORT_SECONDS / float(np.median(times)))))
+        one = float(np.median(times))
+        count = max(1, round(SHORT_SECONDS / one))
+        # fewer where iterations are long
+        chunks = int(np.clip(4 * seconds / (count * one), CHUNKS, SHORT_CHUNKS))
+        found["short"] = time_short_chunks(runner, count, chunks)
     return found
 
 
-def time_short_chunks(runner: Any, count: int) -> dict[str, Any]:
+def time_short_chunks(runner: Any, count: int, chunks: int) -> dict[str, Any]:
     """How much a worker's speed varies from one moment to the next, without waiting for any other."""
     times = []
-    for _ in range(SHORT_CHUNKS):
+    for _ in range(chunks):
         start = time.perf_counter()
         runner.metrics_per_lane(runner.step(count))
         times.append((time.perf_counter() - start) / count)

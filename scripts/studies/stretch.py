@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,20 @@ PHASES = (4, 2, 1)  # ranks
 CHUNK = 6_144  # environment steps, run.log_every of the config
 
 
-def command(folder: Path, ranks: int, options: argparse.Namespace, deterministic: bool) -> list[str]:
-    overrides = [
+def words(options: argparse.Namespace, deterministic: bool) -> list[str]:
+    """What is trained."""
+    return [
+        CONFIG,
         f"workflow.deterministic={str(deterministic).lower()}",
         f"run.total_env_steps={options.steps}",
         f"run.seeds={options.seeds}",
         "run.tensorboard=false",
     ]
+
+
+def command(folder: Path, ranks: int, training: Sequence[str]) -> list[str]:
     launcher = [str(find_mpiexec()), "-n", str(ranks)] if ranks > 1 else []
-    train = [sys.executable, "-m", "jaxrl_hpc.cli.main", "train", CONFIG, *overrides]
+    train = [sys.executable, "-m", "jaxrl_hpc.cli.main", "train", *training]
     return [*launcher, *train, "--run-dir", str(folder), "--resume"]
 
 
@@ -56,10 +62,10 @@ def record_of(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def phase(folder: Path, ranks: int, until: int | None, options: argparse.Namespace, exact: bool) -> float:
+def phase(folder: Path, ranks: int, until: int | None, training: Sequence[str]) -> float:
     """Train on so many ranks up to a chunk (None: to the end); seconds it took, starting included."""
     begun = time.perf_counter()
-    process = subprocess.Popen(command(folder, ranks, options, exact))
+    process = subprocess.Popen(command(folder, ranks, training))
     while until is not None and process.poll() is None:
         record = record_of(folder)
         if record.get("phase") == "training" and record["chunk"] >= until:
@@ -82,7 +88,7 @@ def stretched(folder: Path, options: argparse.Namespace, exact: bool) -> list[di
     rows = []
     for number, ranks in enumerate(PHASES):
         until = chunks * (number + 1) // len(PHASES) if number + 1 < len(PHASES) else None
-        seconds = phase(folder, ranks, until, options, exact)
+        seconds = phase(folder, ranks, until, words(options, exact))
         trained = read_metrics(folder)
         rows.append({"ranks": ranks, "seconds": seconds, "env_steps": max(trained["env_steps"].to_pylist())})
     notes.write_text(json.dumps(rows))
@@ -91,10 +97,11 @@ def stretched(folder: Path, options: argparse.Namespace, exact: bool) -> list[di
 
 def fixed(folder: Path, ranks: int, options: argparse.Namespace, exact: bool) -> None:
     if not (folder / "summary.json").exists():
-        phase(folder, ranks, None, options, exact)
+        phase(folder, ranks, None, words(options, exact))
 
 
 def figure_of(runs: dict[str, RunData], marks: list[int]) -> Figure:
+    """Curves of the runs, with dotted lines where the number of ranks changed."""
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(7.5, 3.6), layout="constrained")
         panel = figure.subplots()

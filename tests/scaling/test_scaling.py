@@ -104,6 +104,8 @@ def test_separate_runs_side_by_side_are_the_measure(monkeypatch):
     late = np.maximum(*rng.normal(0.0, 1e-4, (2, 20_000))).mean()
     runs = [{"short": {"iterations": 4, "seconds": list(rng.normal(1e-3, 5e-5, 20_000))}} for _ in range(2)]
     assert study.waiting_of(runs) == pytest.approx(late, rel=0.05)
+    runs[1]["short"]["seconds"].pop()  # workers whose iterations are long may have measured fewer chunks
+    assert study.waiting_of(runs) == pytest.approx(late, rel=0.05)
     alone = {"engine": "", "ranks": 1, "devices": 1, "pinned": True, "iterations": 10, "messages": MESSAGES}
     pair = alone | {
         "engine": "jax",
