@@ -26,11 +26,13 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
 # links to files of the repository (configs, scripts) are text on the site; results are reached by their index
 suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included"]
+highlight_language = "none"  # of blocks that name none: commands and their output
 html_theme = "furo"
 html_title = f"jaxrl_hpc {release}"
 html_copy_source = False
 html_show_copyright = False
 html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_js_files = ["accessible.js"]
 
 api_reference.write_reference(HERE / "reference" / "api.md")

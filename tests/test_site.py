@@ -33,12 +33,16 @@ def part(name: str) -> ModuleType:
 
 
 def test_reference_has_every_field() -> None:
-    text = part("config_reference").reference()
+    module = part("config_reference")
+    text, seen = module.reference(), set()
     for title, definition in json_schema()["$defs"].items():
+        heading = "## run" if title == "RunConfig" else f"### {module.heading(title, definition)}"
         for name in definition.get("properties", {}):
-            section = text.partition(f"## `{title}`\n")[2].partition("\n## ")[0]
+            section = text.partition(f"{heading}\n")[2].partition("\n##")[0]
             assert f"| `{name}` |" in section, f"{title}.{name}"
-    assert "number, > 0" in text or "number, ≥ 0" in text
+        assert heading not in seen
+        seen.add(heading)
+    assert "number, > 0" in text and "integer, ≥ 1, ≤ 2³¹ − 1" in text and "`False`" not in text
 
 
 def test_reference_has_every_name_of_the_api() -> None:

@@ -85,7 +85,7 @@ def make(config: TD3Options, spec: EnvSpec, *, num_envs: int) -> Agent:
     action_size = math.prod(spec.action_shape)
     policy_net = DeterministicActor(make_torso(config.network, spec), action_size)
     critic_net = Critics(config.network, spec, 2 if config.twin else 1)
-    first_critic = Critics(config.network, spec, 1)  # the policy follows this one: the other is not looked at
+    first_critic = Critics(config.network, spec, 1)  # the policy follows this one alone
 
     def features(obs: Array) -> Array:
         return as_features(obs, spec, config.network.torso)

@@ -4,10 +4,10 @@ examples:
   jaxrl-hpc bench start --quick
   jaxrl-hpc bench start --before ../jaxrl_hpc-0.1 --json bench_start.json
 
-Runs `jaxrl-hpc train CONFIG` again and again and takes the time until its summary is printed, and until the
-command has ended: pictures are drawn in between. CPU time means more than seconds on a machine that does
-other things too; compiling is what the run itself tells (seconds). With --before a checkout of an earlier
-version, compiled in place, takes turns with this one.
+Repeats `jaxrl-hpc train CONFIG` and measures the time until its summary is printed and until the command
+ends; pictures are drawn in between. On a busy machine trust CPU time more than seconds. Seconds of compiling
+are those that the run reports. With --before a checkout of an earlier version, compiled in place, takes turns
+with this one.
 """
 
 from __future__ import annotations

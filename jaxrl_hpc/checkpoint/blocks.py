@@ -153,6 +153,6 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk must not fill up with halves
+        temporary.unlink(missing_ok=True)  # a full disk must not fill up with partial files
         raise
     sync_directory(path.parent)

@@ -1,16 +1,16 @@
-"""Act for the learner of an elastic run, for as long as you like: any number of these, on
-any host that sees the run directory and reaches the learner's.
+"""Act for the learner of an elastic run. Start any number of actors, at any time, on any
+host that sees the run directory and can reach the learner's host.
 
 examples:
   jaxrl-hpc train workflows/cartpole_impala_elastic --run-dir runs/e     the learner
   jaxrl-hpc actor runs/e                                                 an actor
   jaxrl-hpc actor runs/e --wait 3600                                     before its learner starts
 
-An actor that is killed is missed by nobody. Asked to stop (SIGTERM, SIGINT, SIGUSR1) it
-leaves when its learner has what it made. If its learner goes, it waits for the next one.
+Actors may be killed. After SIGTERM, SIGINT or SIGUSR1 an actor leaves as soon as the
+learner has acknowledged its unrolls. If the learner ends, it waits for the next one.
 
-exit codes: 0 the run is finished; 2 something in the input is wrong, or no learner came;
-75 this actor or its learner was asked to stop: start it again to go on.
+exit codes: 0 the run is finished; 2 invalid input, or no learner; 75 this actor or its
+learner was asked to stop: the same command continues.
 """
 
 from __future__ import annotations

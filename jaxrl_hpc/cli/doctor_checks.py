@@ -137,13 +137,15 @@ def compiled_parts() -> Check:
     if not native.available():
         missing.append("the sum tree (prioritised replay uses the slower pure JAX one, same results)")
     if not pulse.available():
-        missing.append("the pulse (steps of LunarLander and Atari games have no deadline)")
+        missing.append("step deadlines (a hanging step of LunarLander or an Atari game is not noticed)")
     if not polling.LIBRARY.exists():
         missing.append("polling collectives (ranks that wait inside programs keep their cores busy)")
     if not pause.available():
         missing.append("pauses (run.step_seconds and run.update_seconds are refused)")
     if not missing:
-        return Check("compiled parts", OK, "sum tree, pulse, polling collectives and pauses are available")
+        return Check(
+            "compiled parts", OK, "sum tree, step deadlines, polling collectives and pauses are available"
+        )
     advice = "With a C++ compiler: pip install -e . --no-build-isolation"
     return Check("compiled parts", NOTE, f"missing: {', '.join(missing)}", advice)
 

@@ -36,13 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             sub.add_argument("--run-dir", required=True, help="where results go")
         else:
             sub.add_argument("run_dir", help="folder of the run")
-        sub.add_argument("--actors", type=int, default=4, metavar="N", help="elements of the array (4)")
-        sub.add_argument("--slurm", action="append", default=[], metavar="key=value", help="of all jobs")
+        sub.add_argument("--actors", type=int, default=4, metavar="N", help="number of actors (default: 4)")
         sub.add_argument(
-            "--actor-slurm", action="append", default=[], metavar="key=value", help="of the actors alone"
+            "--slurm", action="append", default=[], metavar="key=value", help="settings of all jobs"
         )
         sub.add_argument(
-            "--wait", type=float, default=600.0, metavar="S", help="actors wait so long for a learner (600)"
+            "--actor-slurm",
+            action="append",
+            default=[],
+            metavar="key=value",
+            help="settings of the actors' job",
+        )
+        sub.add_argument(
+            "--wait",
+            type=float,
+            default=600.0,
+            metavar="S",
+            help="time actors wait for a learner (default: 600)",
         )
         sub.add_argument("--trust", action="store_true", help=TRUST_HELP)
         sub.add_argument("--dry-run", action="store_true", help="print the scripts, submit nothing")
@@ -63,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     at_once = min(args.actors, actor.at_once or args.actors)
     if at_once > config.workflow.actors:
         raise UserError(
-            f"--actors: at most workflow.actors={config.workflow.actors} can be there at the same time, not "
+            f"--actors: at most workflow.actors={config.workflow.actors} can act at the same time, not "
             f"{at_once}; raise that, or set --actor-slurm at_once={config.workflow.actors}"
         )
     jobs = ElasticJobs(
@@ -86,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace, run_dir: Path) -> Any:
-    """The config of a new run; mistakes are told before anything is submitted."""
+    """The config of a new run; mistakes are reported before anything is submitted."""
     from jaxrl_hpc.config.files import mistakes_located, settings_of
     from jaxrl_hpc.config.sources import find_file, name_run, read_source
     from jaxrl_hpc.runs.directory import RunDirectory

@@ -29,7 +29,7 @@ COMMANDS = {
     "list": ("jaxrl_hpc.cli.listing", "list configs, agents, envs, workflows"),
     "show": ("jaxrl_hpc.cli.show", "show all settings of a config and their meaning"),
     "train": ("jaxrl_hpc.cli.train", "train a config"),
-    "actor": ("jaxrl_hpc.cli.actor", "act for the learner of an elastic run, for as long as you like"),
+    "actor": ("jaxrl_hpc.cli.actor", "act for the learner of an elastic run"),
     "elastic": ("jaxrl_hpc.cli.elastic", "submit an elastic run: a learner's job and an array of actors"),
     "runs": ("jaxrl_hpc.cli.runs", "list the runs in a folder; empty its trash"),
     "evaluate": ("jaxrl_hpc.cli.evaluate", "play episodes with a trained run"),
@@ -128,8 +128,8 @@ def _leaving_when_interrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _collecting_rarely(to_the_end: bool) -> Iterator[None]:
-    """Importing and tracing make a million objects that stay: looking for garbage among them again and again
-    takes an eighth of a short run, and so does looking once more when the interpreter ends."""
+    """Importing and tracing make a million long-lived objects: searching them for garbage repeatedly takes an
+    eighth of a short run, and so does the search when the interpreter ends."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, *before[1:])
     try:

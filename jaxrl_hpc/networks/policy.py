@@ -61,7 +61,7 @@ class ActorCritic(nn.Module):
     @nn.compact
     def __call__(self, inputs: Array, carry: PyTree, starts: PyTree) -> tuple[Array, Array, PyTree]:
         """With an LSTM inputs are [T, B, …], carry is a Carry [B, H] and starts [T, B]; without one the
-        leading axes are free, and carry and starts are not looked at."""
+        leading axes are free, and carry and starts are ignored."""
         features = self.torso(inputs)
         memory: PyTree = ()
         if self.lstm_width:

@@ -70,7 +70,7 @@ TITLES = {
     "learner_idle": "Learners idle (share of time)",
     "actor_idle": "Actors idle (share of time)",
     "dropped_unrolls": "Unrolls dropped (too old)",
-    "actors": "Actors there",
+    "actors": "Actors connected",
     "joined_actors": "Actors that joined",
     "left_actors": "Actors that left",
     "lost_actors": "Actors lost",
@@ -90,6 +90,8 @@ WORDS = {
     "a2c": "A2C", "ppo": "PPO", "dqn": "DQN", "ddpg": "DDPG", "td3": "TD3", "q": "Q", "td": "TD", "kl": "KL",
     "lstm": "LSTM", "rma": "RMA", "vtrace": "V-trace", "apex": "Ape-X", "dyna": "Dyna", "minatar": "MinAtar",
     "cartpole": "CartPole", "exabooster": "ExaBooster", "gae": "GAE", "mpi": "MPI", "mse": "MSE",
+    "a3c": "A3C", "bc": "BC", "c51": "C51", "fqe": "FQE", "iql": "IQL", "mbpo": "MBPO",
+    "pqn": "PQN", "sac": "SAC",
     "impala": "IMPALA", "async": "asynchronous", "2m": "2M", "rms": "RMS", "pi": "PI",
 }  # fmt: skip
 PHRASES = {

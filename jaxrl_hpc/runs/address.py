@@ -1,7 +1,7 @@
-"""Where the learner of a run waits for actors, and the token that proves that one may join it.
+"""The address at which the learner of a run waits for actors, and the token to join it.
 
 actors.json in the run directory: written as a whole, mode 0600 from the first byte on, removed when the
-learner ends. Of one that was killed it stays behind, and nobody answers there.
+learner ends. A killed learner leaves it behind, with an address at which nobody answers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def write(folder: Path, address: LearnerAddress) -> None:
 
 
 def remove(folder: Path, token: str) -> None:
-    """Take one's own file away; not that of a later learner."""
+    """Delete this learner's own file; not that of a later one."""
     found = read(folder)
     if found is not None and found.token == token:
         (folder / NAME).unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def read(folder: Path) -> LearnerAddress | None:
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise UserError(
                 f"{path} is not yours alone (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}): "
-                "others may know or have written what stands in it; start the learner again"
+                "others may have read or changed it; start the learner again"
             )
         content = file.read(1 << 16)
     try:

@@ -1,7 +1,7 @@
 """A process that acts for the learner of an elastic run, found through its run directory.
 
-It waits for the learner, joins it, and acts. When the learner goes (killed, or its node lost) it waits for
-the next one and joins again. Every wait has a deadline.
+It waits for the learner, joins it, and acts. When the learner ends (killed, or its node lost) it waits for
+the next one and joins that. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxrl_hpc.types import Job
 from jaxrl_hpc.user_code import check_trusted
 from jaxrl_hpc.workflows.actor_learner.elastic import Elastic
 
-LOOK_SECONDS = 0.2  # between looks for the learner
+LOOK_SECONDS = 0.2  # between attempts to find the learner
 
 
 class Over(Exception):

@@ -1,6 +1,6 @@
 """An elastic run on Slurm: a job for the learner, and an array whose elements are actors.
 
-The array starts once the learner has started, and its elements come and go as Slurm likes. Scripts and logs
+The array starts after the learner, and its elements run as Slurm schedules them. Scripts and logs
 are in `<run>.slurm`, beside the run's folder, which the learner makes itself.
 """
 

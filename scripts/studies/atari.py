@@ -474,9 +474,11 @@ def main() -> int:
     if args.kind == "train":
         return train(args.entry, args.seed)
     if args.kind == "random":
-        write_record(read_record() | {"random": {game: play_randomly(game) for game in GAMES}})
+        found = {"random": {game: play_randomly(game) for game in GAMES}}
+        write_record(read_record() | found)  # read after it: a run may have ended meanwhile
     elif args.kind == "pieces":
-        write_record(read_record() | {"pieces": pieces()})
+        found = {"pieces": pieces()}
+        write_record(read_record() | found)
     elif args.kind == "published":
         extract(args.dopamine, args.rllib)
     else:

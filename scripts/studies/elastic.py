@@ -21,11 +21,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
+import numpy as np  # noqa: E402
 from comparison import text  # noqa: E402
 
 from jaxrl_hpc.bench.interleave import machine_facts  # noqa: E402
 from jaxrl_hpc.ops.comparison import difference  # noqa: E402
-from jaxrl_hpc.ops.statistics import score  # noqa: E402
+from jaxrl_hpc.ops.statistics import score, score_text  # noqa: E402
 from jaxrl_hpc.runs.directory import code_version  # noqa: E402
 from tests.workflows import elastic_jobs  # noqa: E402
 
@@ -91,7 +92,7 @@ def page(found: dict[str, Any]) -> str:
         f"unroll) and {LEAVES} left, after 1 to {LONGEST} unrolls. In every run each acknowledged unroll was "
         "learned from exactly once, which is checked from the recorded order of arrivals.",
         "",
-        "| runs | seeds | final return, IQM [95 % interval] | actors joined, lost, left "
+        f"| runs | seeds | final return: {score_text(len(found['runs']) // 2)} | actors joined, lost, left "
         "| unrolls acknowledged | learned from | too old | discarded |",
         "|---" * 8 + "|",
     ]
@@ -111,9 +112,16 @@ def page(found: dict[str, Any]) -> str:
             f"Disturbed − undisturbed, mean return at the end: "
             f"{text(difference(scores['disturbed'], scores['undisturbed']), 1)}.",
         ]
-    machine = "; ".join(f"{name} {value}" for name, value in found["machine"].items())
-    lines += ["", f"{machine}; version {found['version']}, commit `{found['commit']}`.", ""]
-    return "\n".join(lines)
+    seconds = {kind: np.median([row["seconds"] for row in rows]) for kind, rows in runs.items() if rows}
+    times = ", ".join(f"{kind} {value:.0f} s" for kind, value in seconds.items())
+    facts = found["machine"]
+    lines += [
+        "",
+        f"Median time of a run, which says little on a machine that did other work: {times}. "
+        f"{facts['processor']}, {facts['cores']} core{'s' * (facts['cores'] > 1)}; commit "
+        f"`{str(found['commit'])[:10]}`.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

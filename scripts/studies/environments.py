@@ -108,7 +108,8 @@ def booster() -> Callable[[Any], None]:
     def draw(axes: Any) -> None:
         for i, label in enumerate(("VIMIN", "IMINER", "LINFRQ", "IB", "MDAT40")):
             axes.plot(rows[:, i] - 4 * i, linewidth=1.2)
-            axes.text(0, 0.7 - 4 * i, label, fontsize=6, color="#5b6270")
+            axes.text(-0.6, rows[0, i] - 4 * i, label, fontsize=6, color="#5b6270", ha="right", va="center")
+        axes.set_xlim(left=-4.5)
 
     return draw
 
@@ -160,6 +161,7 @@ def gallery() -> Figure:
         figure = Figure(figsize=(9.6, 2.05 * rows), layout="constrained")
         for axes, name in zip(figure.subplots(rows, columns).flat, DRAWN, strict=True):
             painter(name)(axes)
+            axes.set_anchor("N")  # titles of a row in one line
             axes.set_xticks([])
             axes.set_yticks([])
             for side in axes.spines.values():

@@ -206,7 +206,7 @@ Made by `python scripts/studies/exabooster_generator.py`. See [exabooster.md](..
 environment is.
 
 ## Statistics under the regulator
-{ticks} generated ticks of the default plant against the published statistics of the recording (24 h from
+{ticks:,} generated ticks of the default plant against the published statistics of the recording (24 h from
 2020-03-10; autocorrelation and correlations from June 2019).
 
 ![statistics](exabooster_statistics.png)

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+from exabooster_generator import WORDS  # beside this file
 
 from jaxrl_hpc.cli.main import main as command
 from jaxrl_hpc.envs.exabooster import ExaBoosterConfig, gates, make, surrogate
@@ -61,7 +62,9 @@ def rules_table(path: str) -> str:
     for name in SHOWN:
         cells = [improvement(*pair, RULES[name], jax.random.key(7), EPISODES) for pair in built]
         lines.append(
-            f"| {name} | " + " | ".join(f"{value:.3f} ± {spread:.3f}" for value, spread in cells) + " |"
+            f"| {WORDS[name]} | "
+            + " | ".join(f"{value:.3f} ± {spread:.3f}" for value, spread in cells)
+            + " |"
         )
     return "\n".join(lines)
 

@@ -10,6 +10,26 @@ import re
 import sys
 from pathlib import Path
 
+GROUPS = {  # heading -> names of its pages; others are learning results
+    "ExaBooster": r"exabooster",
+    "Actors, learners, ranks": r"asynchronous|elastic|impala|learners|scaling|stretch|transports|vtrace|wait|"
+    r"window|workflows",
+    "Questions about methods": r".*dyna_q|dueling|ddpg|intervals|memory|minatar_evaluation|"
+    r"pendulum_(a2c|mbpo)|random|recurrent",
+    "Robustness and speed of parts": r"chaos|packing|replay|atari_smoke|cahn_hilliard_accuracy",
+}
+LEARNING = "Learning results"
+COLUMNS = """
+## What the columns mean
+In the tables of learning results:
+
+- **score**: the final evaluation, greedy episodes after the last update. A seed's figure is its mean over
+  episodes; the score is their interquartile mean (IQM) with a 95 % interval over seeds, or mean and range of
+  fewer than five seeds ([how intervals are made](intervals.md)).
+- **reached at**: environment steps at which the score of the evaluations during the run first met the target.
+- **over the run**: the same as the score, from the mean of a seed's evaluations during the run.
+- **training return**: mean of training episodes, with exploration, over the last tenth of the run.
+"""
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
@@ -27,15 +47,22 @@ def describe(page: Path) -> tuple[str, str]:
     return title, sentence
 
 
+def group_of(name: str) -> str:
+    return next((heading for heading, names in GROUPS.items() if re.match(names, name)), LEARNING)
+
+
 def index(folder: Path) -> str:
-    pages = sorted(path for path in folder.glob("*.md") if path.name != "index.md")
-    rows = []
-    for page in pages:
+    rows: dict[str, list[str]] = {heading: [] for heading in (LEARNING, *GROUPS)}
+    for page in sorted(path for path in folder.glob("*.md") if path.name != "index.md"):
         title, sentence = describe(page)
-        rows.append(f"| [{title}]({page.name}) | {sentence.replace('|', '∣')} |")
-    head = "# Results\n\nOne page per study, each written by a script in `scripts/studies/`; this list by\n"
-    head += "`python scripts/studies/index.py`.\n\n| study | what it is about |\n|---|---|\n"
-    return head + "\n".join(rows) + "\n"
+        rows[group_of(page.stem)].append(f"| [{title}]({page.name}) | {sentence.replace('|', '∣')} |")
+    text = "# Results\n\nOne page per study, each written by a script in `scripts/studies/`; this list by\n"
+    text += "`python scripts/studies/index.py`.\n"
+    for heading, lines in rows.items():
+        if lines:
+            table = "\n".join(["| study | what it is about |", "|---|---|", *lines])
+            text += f"\n## {heading}\n\n{table}\n"
+    return text + COLUMNS
 
 
 def main() -> int:

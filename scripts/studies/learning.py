@@ -174,8 +174,8 @@ STUDIES = {
     ),
     "pendulum_a2c": Study(
         "A2C on Pendulum-v1: the horizon matters",
-        "A million steps. A2C makes one update per unroll and sees each step once. Discount and decay of 0.9 "
-        "with 4 copies and unrolls of 8 steps, against 0.95 with 16 and 16, which the config had before.",
+        "Discount and decay of 0.9 with 4 copies and unrolls of 8 steps, against 0.95 with 16 and 16, which "
+        "the config had before. A2C makes one update per unroll and sees each of its million steps once.",
         (
             Entry("a2c", "pendulum_a2c", 8, -200),
             Entry("a2c_before", "pendulum_a2c", 8, -200, A2C_BEFORE),
@@ -747,12 +747,7 @@ def write_page(study: str) -> None:
         "|---" * len(COLUMNS) + "|",
         *(results[name] for name in names if name in results),
         "",
-        "Final evaluation: greedy episodes after the last update; a seed's figure is its mean over "
-        "episodes, the score their IQM with a 95 % interval over seeds (mean and range of fewer than five; "
-        "[how intervals are made](intervals.md)). "
-        "Reached at: environment steps when the score of evaluations on the way first met the target. Over "
-        "the run: a seed's figure is the mean of its evaluations on the way. Training return: mean of "
-        "training episodes, with exploration, over the last tenth of the run.",
+        "[What the columns mean](index.md#what-the-columns-mean).",
         *([f"Not yet run: {', '.join(missing)}."] if missing else []),
         *(["", not_again] if kept else []),
         *compared(study, rows),

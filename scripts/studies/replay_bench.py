@@ -143,6 +143,7 @@ def main() -> None:
     parts = [
         "# Replay: measured",
         "Written by `python scripts/studies/replay_bench.py`; do not edit. Rows: [replay.json](replay.json).",
+        "CPU time of the sum tree and of the whole replay beside other libraries. "
         f"{platform.machine()}, {os.cpu_count()} cores, jax {jax.__version__}, one XLA thread, kernel: "
         f"{kernel}. Cases take turns; a cell is the median over rounds of CPU time.",
         "![cycle against batch](replay.svg)",

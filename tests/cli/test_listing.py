@@ -27,6 +27,14 @@ def test_lists_fit_eighty_columns(kind, capsys):
     assert any(wanted.get(kind, "cartpole_dqn") in line for line in lines)
 
 
+@pytest.mark.parametrize("kind", ["agents", "replays", "workflows"])
+def test_every_part_is_described(kind, capsys):
+    assert main(["list", kind]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    undescribed = [line for line in lines if not line.startswith(" ") and len(line.split()) < 2]
+    assert not undescribed
+
+
 def test_without_a_kind_there_are_numbers(capsys):
     assert main(["list"]) == 0
     rows = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:])

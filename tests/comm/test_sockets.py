@@ -407,7 +407,7 @@ def test_a_port_that_is_taken(made):
         port = busy.getsockname()[1]
         with pytest.raises(UserError, match=f"workflow.listen: .* port {port}: Address already in use"):
             SocketLearner(sizes(), Admission(TOKEN, RUNS, 1, 1.0), ("127.0.0.1", port), {}, {})
-    with pytest.raises(UserError, match=r"workflow.listen: actors cannot be waited for at no-such-interface"):
+    with pytest.raises(UserError, match=r"workflow.listen: cannot listen for actors at no-such-interface"):
         SocketLearner(sizes(), Admission(TOKEN, RUNS, 1, 1.0), ("no-such-interface", 0), {}, {})
 
 

@@ -1,6 +1,6 @@
 """A volatile actor's end of its connection to the learner.
 
-It has one connection, made once: what breaks it ends the membership, and the process joins again as a new
+It connects once. When the connection breaks, the membership ends, and the process joins again as a new
 member, with the state and the number that the learner then gives it.
 """
 
@@ -35,7 +35,7 @@ NEVER_AGAIN = 10**9  # milliseconds before a broken connection is made again
 
 
 class LearnerPlace(NamedTuple):
-    """Where a learner is, and what proves that one may join it."""
+    """The address of a learner, and the credentials to join it."""
 
     hosts: Sequence[str]
     port: int

@@ -1,15 +1,15 @@
 """A learner's end of the connections to volatile actors.
 
-An actor's number stands for a stream of unrolls 0, 1, 2, … and not for a process. Every unroll comes with
-the state that the actor has after it. When the learner takes an unroll, it acknowledges it and keeps that
-state: so at any time it can give the stream to another process, which goes on after the last acknowledged
-unroll. A stream has neither gaps nor repetitions, whoever made its parts.
+An actor's number identifies a stream of unrolls 0, 1, 2, …, not a process. Every unroll comes with the
+actor's state after it. When the learner takes an unroll, it acknowledges it and keeps that state, so that it
+can give the stream to another process at any time, which continues after the last acknowledged unroll. A
+stream has neither gaps nor repetitions, whichever processes made its parts.
 
     arrived ── drain: state kept, acknowledged ──→ mailbox        the connection ends ──→ arrived: discarded
 
-What was sent and not acknowledged is made again by the next holder of the stream. An actor is lost when its
-connection is: at once if the process died, after `lost_seconds` if its host vanished or it was stopped. One
-that only takes long is not lost, and delays nobody.
+Unacknowledged unrolls are made again by the next holder of the stream. An actor is lost when its connection
+is: at once if the process died, after `lost_seconds` if its host vanished or it was stopped. A slow actor is
+not lost, and delays nobody.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from jaxrl_hpc.errors import UserError
 log = logging.getLogger(__name__)
 COUNTS = ("joined_actors", "left_actors", "lost_actors", "acknowledged_unrolls", "discarded_unrolls")
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error)
-PROBE_SECONDS = 0.5  # between looks whether connections still exist
+PROBE_SECONDS = 0.5  # between checks whether connections still exist
 FAREWELL_SECONDS = 5.0  # for the last messages to leave this process
 
 
@@ -54,7 +54,7 @@ class Stream(NamedTuple):
 
 
 class Member:
-    """An actor that is there."""
+    """A connected actor."""
 
     def __init__(self, number: int, who: str) -> None:
         self.number, self.who = number, who
@@ -121,7 +121,7 @@ class SocketLearner:
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise UserError(
-                f"workflow.listen: actors cannot be waited for at {listen[0]}, port {listen[1] or 'any'}: "
+                f"workflow.listen: cannot listen for actors at {listen[0]}, port {listen[1] or 'any'}: "
                 f"{error.strerror}"
             ) from None
         self.port = int(self._socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
@@ -182,13 +182,13 @@ class SocketLearner:
         )
 
     def _discard(self, member: Member) -> None:
-        """What came from it and was not acknowledged."""
+        """Discard its unrolls that were not acknowledged."""
         self._counts["discarded_unrolls"] += len(member.arrived)
         member.arrived.clear()
 
     def _remaining(self) -> str:
         count = len(self.members)
-        return f"{count} actor{'s' if count != 1 else ''} {'is' if count == 1 else 'are'} there"
+        return f"{count} actor{'s' if count != 1 else ''} connected"
 
     def _probe(self) -> None:
         if time.monotonic() - self._probed < PROBE_SECONDS:
@@ -200,7 +200,7 @@ class SocketLearner:
     # -- from actors ---------------------------------------------------------
 
     def serve(self) -> None:
-        """Read all that has come. Bounded: an actor has only so many unacknowledged unrolls."""
+        """Read all that has arrived. Bounded, since an actor's unacknowledged unrolls are."""
         while True:
             try:
                 parts = self._socket.recv_multipart(flags=self._zmq.NOBLOCK, copy=False)
@@ -210,7 +210,7 @@ class SocketLearner:
             try:
                 self._read(identity, frames)
             except NONSENSE:
-                self._refuse(identity, "it sent a message that makes no sense")
+                self._refuse(identity, "it sent an invalid message")
                 self._lose(identity)
         self._probe()
 

@@ -10,8 +10,8 @@
     NOTE      control message             ⇄    NOTE
                                           ←    PROBE nothing: whether the connection still exists
 
-Everything is encrypted with the learner's public key (CurveZMQ), which stands in the run's address file
-beside the token: who cannot read that file cannot even greet. Nothing that comes is unpickled.
+Everything is encrypted with the learner's public key (CurveZMQ), which is in the run's address file beside
+the token: without that file nobody can even greet. Nothing received is unpickled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxrl_hpc.errors import UserError
 
 NUMBER = struct.Struct("<q")
 NUMBERS = struct.Struct("<qqq")  # kind, number and extra of a control message
-HELLO_BYTES = 1 << 16  # more is never read of a greeting
+HELLO_BYTES = 1 << 16  # largest greeting that is read
 
 
 class Frame(IntEnum):

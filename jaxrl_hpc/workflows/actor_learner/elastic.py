@@ -3,9 +3,9 @@
     learner:  jaxrl-hpc train CONFIG --run-dir RUN       actors, any number at any time:  jaxrl-hpc actor RUN
 
 Messages, learning, staleness and metrics are those of `async`. An actor finds the learner through the run
-directory (runs/address.py), is given the next unroll of a stream to make, and may die at any moment: what was
-acknowledged is learned from exactly once, everything else is made again by somebody else
-(comm/sockets/learner_end.py). The learner is one process and essential; it waits where nobody is there.
+directory (runs/address.py), continues a stream of unrolls, and may die at any moment: acknowledged unrolls
+are learned from exactly once, all others are made again by another actor (comm/sockets/learner_end.py). The
+learner is one essential process, which waits while there are no actors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Config(ActorLearnerConfig):
     learners: Literal[1] = static(1, "one process learns")
     actors: int = static(
         16,
-        "actors that may be there at the same time; an epsilon per copy is spread over all of theirs",
+        "largest number of actors at a time; an epsilon per copy is spread over the copies of all",
         changeable=True,
         ge=1,
         le=4096,
@@ -64,16 +64,16 @@ class Config(ActorLearnerConfig):
     average_every: Literal[1] = static(1, "there is one learner")
     overlap: Literal[False] = static(False, "there is one learner")
     actor_lag: Literal[0] = static(0, "an actor that joins has only the newest parameters")
-    lockstep: Literal[False] = static(False, "no actor is certain to stay")
+    lockstep: Literal[False] = static(False, "any actor may leave")
     deadline_seconds: float = static(
         300.0,
-        "without an unroll for this long the learner saves and ends; as long an actor waits for the learner; "
+        "time that the learner waits for an unroll before it saves and ends, and an actor for the learner; "
         "0: for ever",
         changeable=True,
         ge=0,
     )
     lost_seconds: float = static(
-        20.0, "an actor whose host is silent for this long is lost", changeable=True, ge=0.5, le=3600
+        20.0, "an actor whose host is silent for this long counts as lost", changeable=True, ge=0.5, le=3600
     )
     listen: str = static(
         "*",
@@ -102,7 +102,7 @@ class Config(ActorLearnerConfig):
 
 
 class Elastic(ActorLearner):
-    """One learner, and actors that take part (`take_part`) for as long as they are there."""
+    """One learner, and actors that join and leave (`take_part`)."""
 
     config: Config
     mailbox: ElasticMailbox | None
@@ -251,7 +251,7 @@ class Elastic(ActorLearner):
         deadline: float,
         say: Callable[[str], None],
     ) -> bool:
-        """Act for the learner of a run until one of the two goes -> whether the run is finished.
+        """Act for the learner of a run until one of the two ends -> whether the run is finished.
 
         Args:
           job: with the run's folder, key, hypers, and requests to stop.
@@ -290,7 +290,7 @@ class Elastic(ActorLearner):
             channel.close()
 
     def _renew_simulators(self, channel: SocketActor) -> None:
-        """Not those of an earlier membership, and none that are seeded as those of another actor."""
+        """New simulators for every membership, with seeds that no other actor has."""
         if not self.learning.env.external:
             return
         simulators = self.learning.env.host.simulators

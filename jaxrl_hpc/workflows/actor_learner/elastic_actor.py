@@ -1,7 +1,7 @@
-"""A volatile actor: as any other (actor.py), but it may leave, and its learner may go.
+"""A volatile actor: as any other (actor.py), but it may leave, and its learner may end.
 
-It sends the state after each unroll along with it. A signal concerns it alone: it makes no further unroll,
-tells the learner, and leaves when what it sent has been acknowledged.
+With each unroll it sends the state after it. A signal ends this actor alone: it makes no further unroll,
+notifies the learner, and leaves once its unrolls have been acknowledged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxrl_hpc.comm.sockets.wire import LearnerGone
 from jaxrl_hpc.types import StopRequest
 from jaxrl_hpc.workflows.actor_learner.actor import Actor
 
-LEAVE_SECONDS = 10.0  # what a leaving actor waits for acknowledgements
+LEAVE_SECONDS = 10.0  # longest wait of a leaving actor for acknowledgements
 
 
 class VolatileActor(Actor):
@@ -26,14 +26,14 @@ class VolatileActor(Actor):
     _asked = 0.0  # when it was asked to leave
 
     def listen(self, signal: StopRequest) -> None:
-        super().listen(signal)  # passes the signal on, and the learner lets this actor go
+        super().listen(signal)  # passes the signal on, and the learner releases this actor
         if signal.number and not self._asked:
             self._asked = time.monotonic()
 
     def prepared(self) -> bool:
         if not self._asked:
             return super().prepared()
-        self.wait("waiting for the learner to let it go")
+        self.wait("waiting for the learner to release it")
         if time.monotonic() - self._asked > LEAVE_SECONDS:
             self.stopped = False
         return False

@@ -1,8 +1,8 @@
-"""The mailbox of a learner whose actors come and go: whoever is there, and nobody at times.
+"""The mailbox of a learner whose actors come and go; at times there may be none.
 
-What differs from `mailbox.Mailbox`: an iteration's unrolls are taken only when all of them are here, so that
-a wait can be broken off with nothing half done; and a snapshot asks nobody, since the transport has the state
-of every stream after its last acknowledged unroll (comm/sockets/learner_end.py).
+Two things differ from `mailbox.Mailbox`. An iteration's unrolls are taken only once all of them have arrived,
+so that a wait can be broken off without consequences. A snapshot involves no actor, since the transport has
+the state of every stream after its last acknowledged unroll (comm/sockets/learner_end.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ElasticMailbox(Mailbox):
         self.rules = wait
 
     def take(self, count: int, version: int) -> list[UnrollMessage]:
-        """Raises WaitEnded if asked to stop, or if nobody sends."""
+        """Raises WaitEnded if asked to stop, or if no unroll arrives in time."""
         self.watchdog.at("waiting for unrolls of actors", version, often=True)
         began = time.monotonic()
         while (missing := count - self._usable(version)) > 0:
@@ -69,7 +69,7 @@ class ElasticMailbox(Mailbox):
             limit = max(LONG_FACTOR * limit, LONG_SECONDS)
         waited = time.monotonic() - max(began, self.channel.last_event)
         if waited > limit:
-            who = "no actor is there" if not there else f"none came from the {there} that are there"
+            who = "no actor is connected" if not there else f"none arrived from {there} connected actors"
             raise WaitEnded(f"the learner waited {waited:.0f} s for unrolls, and {who}")
 
     def poll(self, room: int) -> None:
@@ -86,7 +86,7 @@ class ElasticMailbox(Mailbox):
         known = {n: s.state for n, s in sorted(self.channel.streams.items()) if s.state is not None}
         empty = ActorSnapshot.nothing(self.acting)
         counts = dict(self.channel.counts)
-        # who goes on from here finds nobody there any more
+        # the run that continues from here starts without actors
         counts["lost_actors"] += len(self.channel.members)
         return empty._replace(
             ids=np.array(list(known), np.int64),
