@@ -43,7 +43,6 @@ class Study(NamedTuple):
     random_episodes: int
 
 
-SMOKE = ("run.total_env_steps=20_480", "run.eval_every=0", "run.final_eval_episodes=8")
 STUDIES = {
     "lunar_lander": Study(
         "LunarLander-v3 and its continuous twin",
@@ -74,15 +73,6 @@ STUDIES = {
         "after 4,500 actions (five minutes) at the latest.",
         (Entry("ppo", "atari_breakout_ppo", 3),),
         32,
-    ),
-    "atari_smoke": Study(
-        "Other Atari games: they run, and how quickly",
-        "20k actions by PPO, too few to learn a game: what counts here is that it runs, and the throughput.",
-        tuple(
-            Entry(game, f"atari_{game}_ppo", 1, None, SMOKE)
-            for game in ("beam_rider", "qbert", "space_invaders")
-        ),
-        16,
     ),
 }
 
