@@ -130,22 +130,22 @@ def compilation_cache() -> Check:
 def compiled_parts() -> Check:
     from jaxrl_hpc.comm import polling
     from jaxrl_hpc.envs.external import pulse
-    from jaxrl_hpc.ops import pause
+    from jaxrl_hpc.networks import native as convolution
+    from jaxrl_hpc.ops import pause, threefry
     from jaxrl_hpc.replay import native
 
-    missing = []
-    if not native.available():
-        missing.append("the sum tree (prioritised replay uses the slower pure JAX one, same results)")
-    if not pulse.available():
-        missing.append("step deadlines (a hanging step of LunarLander or an Atari game is not noticed)")
-    if not polling.LIBRARY.exists():
-        missing.append("polling collectives (ranks that wait inside programs keep their cores busy)")
-    if not pause.available():
-        missing.append("pauses (run.step_seconds and run.update_seconds are refused)")
+    parts = [
+        (native.available(), "the sum tree (prioritised replay uses the slower pure JAX one, same results)"),
+        (threefry.LIBRARY.exists(), "random numbers (they take longer, same results)"),
+        (convolution.LIBRARY.exists(), "convolutions (they take longer)"),
+        (pulse.available(), "step deadlines (a hanging step of LunarLander or an Atari game is not noticed)"),
+        (polling.LIBRARY.exists(), "polling collectives (ranks that wait in programs keep their cores busy)"),
+        (pause.available(), "pauses (run.step_seconds and run.update_seconds are refused)"),
+    ]
+    missing = [text for there, text in parts if not there]
     if not missing:
-        return Check(
-            "compiled parts", OK, "sum tree, step deadlines, polling collectives and pauses are available"
-        )
+        names = [text.partition(" (")[0] for _, text in parts]
+        return Check("compiled parts", OK, ", ".join(names))
     advice = "With a C++ compiler: pip install -e . --no-build-isolation"
     return Check("compiled parts", NOTE, f"missing: {', '.join(missing)}", advice)
 

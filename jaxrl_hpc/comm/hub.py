@@ -167,7 +167,7 @@ class Hub(threading.Thread):
         try:
             told = json.loads(payload)
             member, known, count = Member(*told["member"]), told["token"] == self._token, told["processes"]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             known = False
         if not known:
             self._send(peer, REFUSED, b"")  # of another job: it tries elsewhere

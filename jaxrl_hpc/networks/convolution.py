@@ -21,6 +21,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks import native
 from jaxrl_hpc.networks.dense import half_product, product
 from jaxrl_hpc.types import Array
@@ -36,6 +37,12 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:  # [..., H, W, C] -> [..., H', W', filters]
+        height, width = x.shape[-3:-1]
+        if min(height, width) < self.kernel:
+            raise UserError(
+                f"network.torso: a kernel of {self.kernel} x {self.kernel} does not fit into an image of "
+                f"{height} x {width}; set torso to cnn, with smaller kernels or strides, or fewer layers"
+            )
         shape = (self.kernel, self.kernel, x.shape[-1], self.filters)
         kernel = self.param("kernel", nn.initializers.orthogonal(2**0.5), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.filters,))

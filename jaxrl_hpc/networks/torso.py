@@ -118,6 +118,7 @@ class ResidualCNN(nn.Module):
     hidden: Sequence[int]
     activation: str = "relu"
     layer_norm: bool = False
+    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:  # [..., H, W, C]
@@ -125,7 +126,7 @@ class ResidualCNN(nn.Module):
 
         def convolve(x: Array, filters: int) -> Array:  # 3 x 3, sides stay
             sides = [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)]
-            return Convolution(filters, 3, 1)(jnp.pad(x, sides))
+            return Convolution(filters, 3, 1, self.dtype)(jnp.pad(x, sides))
 
         x = as_floats(x)
         for filters in self.filters:
@@ -133,7 +134,8 @@ class ResidualCNN(nn.Module):
             for _ in range(2):
                 x = x + convolve(activation(convolve(activation(x), filters)), filters)
         x = activation(x)
-        return MLP(self.hidden, self.activation, self.layer_norm)(x.reshape(*x.shape[:-3], -1))
+        x = x.reshape(*x.shape[:-3], -1)
+        return MLP(self.hidden, self.activation, self.layer_norm, dtype=self.dtype)(x)
 
 
 def halved(x: Array) -> Array:
@@ -153,7 +155,7 @@ def make_torso(config: NetworkConfig, spec: EnvSpec, rank: int | None = None) ->
         stack = (32, 64, 64), (8, 4, 3), (4, 2, 1), config.hidden
         return CNN(*stack, config.activation, config.layer_norm, config.dtype)
     if kind == "impala":
-        return ResidualCNN(IMPALA, config.hidden, config.activation, config.layer_norm)
+        return ResidualCNN(IMPALA, config.hidden, config.activation, config.layer_norm, config.dtype)
     if kind == "cnn":
         depth = len(config.filters)
         kernel, stride = (v if isinstance(v, tuple) else (v,) * depth for v in (config.kernel, config.stride))

@@ -64,6 +64,7 @@ def prepare(config: Config, lanes: int) -> str:
             jax.config.update("jax_num_cpu_devices", executors)
         if platform.machine() in ("x86_64", "AMD64"):
             add_xla_flag(ROUND_TWICE if exact else WIDE_VECTORS)
+    jax.config.update("jax_default_prng_impl", "threefry2x32")  # as `threefry.host_key`
     threefry.install()
     if config.workflow.uses_ranks:
         engine.start(config, world())

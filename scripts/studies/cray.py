@@ -1,5 +1,5 @@
-"""The experiments of "Scalable Reinforcement Learning on Cray XC" (Kommaraju et al. 2020) at the size of "
-"two cores.
+"""The experiments of "Scalable Reinforcement Learning on Cray XC" (Kommaraju et al. 2020) at the
+size of two cores.
 
     python scripts/studies/cray.py products      workers × games × cores at a constant product, and actors
     python scripts/studies/cray.py scaling       PPO on one rank and on two, for the model of more nodes

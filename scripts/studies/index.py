@@ -12,11 +12,11 @@ from pathlib import Path
 
 GROUPS = {  # heading -> names of its pages; others are learning results
     "ExaBooster": r"exabooster",
-    "Actors, learners, ranks": r"asynchronous|elastic|impala|learners|scaling|stretch|transports|vtrace|wait|"
-    r"window|workflows",
+    "Actors, learners, ranks": r"asynchronous|cray|elastic|impala|learners|scaling|stretch|transports|vtrace|"
+    r"wait|window|workflows",
     "Questions about methods": r".*dyna_q|dueling|ddpg|intervals|memory|minatar_evaluation|"
     r"pendulum_(a2c|mbpo)|random|recurrent",
-    "Robustness and speed of parts": r"chaos|packing|replay|atari_smoke|cahn_hilliard_accuracy",
+    "Robustness and speed of parts": r"chaos|packing|replay|cahn_hilliard_accuracy",
 }
 LEARNING = "Learning results"
 COLUMNS = """

@@ -238,6 +238,12 @@ def by_seed(runs: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[
     return {name: list(items) for name, items in found}
 
 
+def in_words(variant: str) -> str:
+    """`parameter_server lock` -> parameter server: lock"""
+    name, _, how = variant.partition(" ")
+    return f"{words(name)}: {how}" if how else words(name)
+
+
 def draw_solve(runs: list[dict[str, Any]]) -> str:
     """A dot for every seed that solved its environment, a line at the median of all; the page's line."""
     grouped = by_seed(runs)
@@ -254,7 +260,7 @@ def draw_solve(runs: list[dict[str, Any]]) -> str:
                 panel.plot(kept, [place] * len(kept), "o", color=color(0), alpha=0.6)
                 if np.isfinite(np.median(times)):
                     panel.plot([np.median(times)], [place], "|", color="black", markersize=14)
-            labels = [f"{' '.join(map(words, variant.split()))}, {ranks}" for _, variant, ranks in mine]
+            labels = [f"{in_words(variant)}, {ranks}" for _, variant, ranks in mine]
             panel.set_yticks(range(len(mine)), labels, fontsize=8)
             panel.invert_yaxis()
             panel.set_title(name)
@@ -384,8 +390,7 @@ def draw(runs: list[dict[str, Any]], predicted: dict[str, SimulatedResult], curv
             panel.loglog(sizes, model, "-", color=color(0), label="model of this machine")
             measured = [r["steps_per_second"] for r in mine]
             panel.loglog(sizes, measured, "o", color=color(1), markersize=5, label="measured")
-            name, _, how = variant.partition(" ")
-            panel.set_title(" ".join([words(name), how]).strip(), fontsize=10)
+            panel.set_title(in_words(variant), fontsize=10)
         for panel in panels[-1]:
             panel.set_xlabel("Ranks that act")
         figure.supylabel("Environment steps per second", fontsize=10)

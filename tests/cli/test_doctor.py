@@ -77,6 +77,17 @@ def test_a_missing_dependency_is_broken(monkeypatch):
     assert "pip install" in check.advice
 
 
+@pytest.mark.parametrize(
+    "module, words",
+    [("ops.threefry", "random numbers (they take longer"), ("networks.native", "convolutions (they")],
+)
+def test_a_library_that_was_not_compiled_is_a_note(monkeypatch, tmp_path, module, words):
+    assert doctor_checks.compiled_parts().status == doctor_checks.OK
+    monkeypatch.setattr(f"jaxrl_hpc.{module}.LIBRARY", tmp_path / "none.so")
+    check = doctor_checks.compiled_parts()
+    assert check.status == doctor_checks.NOTE and words in check.finding
+
+
 def test_a_cache_that_cannot_be_written_is_a_note(monkeypatch, tmp_path):
     import jax
 

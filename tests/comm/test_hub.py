@@ -1,5 +1,6 @@
 """Processes that find each other without MPI: who is missing, who died, and what they tell each other."""
 
+import json
 import pickle
 import signal
 import socket
@@ -136,6 +137,20 @@ def test_two_steps_with_the_same_ports_do_not_meet(ports):
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads), "who has left is not waited for"
+
+
+@pytest.mark.parametrize("greeting", [b"", b"[]", b"\xff", b'{"token": "t", "member": 1}', b"[" * 4000])
+def test_greetings_that_make_no_sense_are_refused(greeting, port):
+    listener = hub.listen([port])
+    served = hub.Hub(listener, 1, "t", 600)
+    served.start()
+    own = json.dumps({"token": "t", "processes": 1, "member": hub.this_process(0)}).encode()
+    for message, answer in ((greeting, hub.REFUSED), (own, hub.WELCOME)):
+        with socket.create_connection(("127.0.0.1", port), 60) as stream:
+            stream.sendall(hub.HEAD.pack(len(message), hub.HELLO) + message)
+            assert hub.receive(stream)[0] == answer
+    served.join(60)
+    assert not served.is_alive()
 
 
 def test_a_port_that_is_taken_is_named():

@@ -15,7 +15,7 @@ import pytest
 
 from jaxrl_hpc.comm.messaging import Kind
 from jaxrl_hpc.comm.sockets import learner_end
-from jaxrl_hpc.comm.sockets.actor_end import LearnerPlace, SocketActor
+from jaxrl_hpc.comm.sockets.actor_end import LearnerPlace, SocketActor, _ends
 from jaxrl_hpc.comm.sockets.learner_end import Admission, SocketLearner, Stream
 from jaxrl_hpc.comm.sockets.wire import Frame, LearnerGone
 from jaxrl_hpc.errors import UserError
@@ -303,6 +303,65 @@ def test_an_actor_notices_that_the_learner_has_gone(made):
     end.close()
     with pytest.raises(LearnerGone, match="the connection to the learner has ended"):
         until(lambda: False, found.newest)
+
+
+def test_nothing_waits_for_a_learner_that_has_gone(made):
+    """It goes while the actor computes, so that the actor sends before it looks."""
+    end = learner(made)
+    found, _ = joined(made, end)
+    end.close()
+    ended(found)
+    assert send(found)
+    found.send(0, Kind.SIGNAL, signal.SIGTERM)
+    with pytest.raises(LearnerGone, match="the connection to the learner has ended"):
+        found.newest()
+
+
+def test_the_last_word_of_a_learner_that_has_gone_is_read(made):
+    end = learner(made)
+    found, _ = joined(made, end)
+    end.stop(finished=True)
+    end.close()
+    ended(found)
+    assert send(found)
+    note = found.receive()
+    assert note is not None and (note.kind, note.number) == (Kind.STOP, 1)
+
+
+def ended(found):
+    """Wait until the end of an actor's connection can be noticed; it is not reading meanwhile."""
+    events = set()
+    until(lambda: events & _ends(found._zmq), lambda: events.update(found._events()), what="it ended")
+    found._events = lambda events=events: events
+
+
+def test_an_actor_that_has_joined_knows_where_its_stream_stands(made):
+    """START may come long after WELCOME: it carries the state."""
+    end = learner(made, {0: Stream(7, numbers(STATE, 0, 7))})
+    found, held, whole = actor(made, end), [], end._send
+
+    def without_start(identity, *frames):
+        held.append((identity, *frames)) if frames[0] == Frame.NOTE.head else whole(identity, *frames)
+
+    def stopped():
+        end.serve()
+        if found.number >= 0:
+            whole(*held.pop())
+        return False
+
+    end._send = without_start
+    found.join(time.monotonic() + 60, stopped)
+    assert (found.number, found.begun, found.made) == (0, 7, 7)
+
+
+def test_who_sends_more_than_it_may_is_dropped(made):
+    end = learner(made, in_flight=2)
+    found, _ = joined(made, end)
+    found.sizes = sizes(3)
+    for _ in range(3):
+        assert send(found)
+    until(lambda: not end.members, end.serve, what="it was dropped")
+    assert end.counts["discarded_unrolls"] == 2
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.networks import native
 from jaxrl_hpc.networks.convolution import (
     Convolution,
@@ -178,3 +179,11 @@ print(hashlib.sha256(np.asarray(found).tobytes()).hexdigest())
         for threads in ("1", "3")
     ]
     assert found[0] == found[1] and len(found[0]) == 65
+
+
+def test_an_image_smaller_than_the_kernel_never_reaches_the_library():
+    """It would write to places that do not exist."""
+    x, weights, bias, _ = operands(12, 8, 4, 16, 16)
+    assert layer(x[:, :6, :6], weights, bias, 4).shape == (5, 0, 0, 16)
+    with pytest.raises(UserError, match=r"network.torso: a kernel of 8 x 8 .* image of 12 x 6"):
+        Convolution(16, 8, 4).init(jax.random.key(0), x[:, :, :6])

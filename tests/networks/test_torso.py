@@ -57,3 +57,15 @@ def test_impalas_stack_is_made_of_xlas_convolutions():
     dense = params["params"]["MLP_0"]["Dense_0"]["kernel"]
     expected = jax.nn.relu(jax.nn.relu(expected).reshape(6, -1) @ dense).reshape(2, 3, 5)
     np.testing.assert_allclose(network.apply(params, x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("torso", ["cnn", "nature", "impala"])
+def test_every_image_torso_computes_in_the_type_that_is_asked_for(torso):
+    """No product of float32 is left in what is lowered."""
+    network = make_torso(NetworkConfig(torso=torso, hidden=(8,), dtype="bfloat16"), IMAGES)
+    x = jax.ShapeDtypeStruct((1, 84, 84, 4), jnp.float32)
+    params = jax.eval_shape(network.init, jax.random.key(0), x)
+    exported = jax.export.export(jax.jit(network.apply))(params, x)
+    lines = exported.mlir_module().splitlines()
+    products = [line for line in lines if "stablehlo.dot_general" in line or "stablehlo.convolution" in line]
+    assert products and all("bf16" in line for line in products)

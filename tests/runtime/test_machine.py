@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from jaxrl_hpc import config as configs
+from jaxrl_hpc.ops import threefry
 from jaxrl_hpc.runtime import host, machine
 
 
@@ -16,6 +17,17 @@ def test_seeds_that_must_share_a_device_are_told_of(monkeypatch, devices, told):
     assert bool(hint) == told
     assert not told or "4 seeds do not use all 3 cores" in hint
     assert not machine.prepare(configs.load("cartpole_dqn", ["run.seeds_mode=vmap"]), lanes=4)
+
+
+def test_keys_are_of_one_kind_whatever_jax_was_told():
+    """Layouts of messages are made from a key of JAX's default kind, runs from one made on the host."""
+    before = jax.config.jax_default_prng_impl
+    jax.config.update("jax_default_prng_impl", "rbg")  # as JAX_DEFAULT_PRNG_IMPL does
+    try:
+        machine.prepare(configs.load("cartpole_dqn"), lanes=1)
+        assert jax.random.key(0).dtype == threefry.host_key(0).dtype
+    finally:
+        jax.config.update("jax_default_prng_impl", before)
 
 
 def test_limits_of_a_job_and_of_what_it_is_in_are_looked_at(tmp_path):

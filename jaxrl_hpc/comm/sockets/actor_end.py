@@ -6,6 +6,7 @@ member, with the state and the number that the learner then gives it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from jaxrl_hpc.comm.waiting import Backoff
 from jaxrl_hpc.errors import UserError
 
 ATTEMPT_SECONDS = 3.0  # to reach a host
+NEVER_AGAIN = 10**9  # milliseconds before a broken connection is made again
 
 
 class LearnerPlace(NamedTuple):
@@ -74,8 +76,8 @@ class SocketActor:
         self._ended = False  # the connection; what came before may still be read
 
     def join(self, deadline: float, stopped: Callable[[], bool]) -> None:
-        """Become a member; LearnerGone once `deadline` (time.monotonic) has passed without an answer, or if
-        `stopped`. UserError if the learner refuses."""
+        """Become a member, with a START to receive; LearnerGone once `deadline` (time.monotonic) has passed
+        without an answer, or if `stopped`. UserError if the learner refuses."""
         for host in self._place.hosts:
             if self._reach(host, deadline, stopped):
                 return
@@ -87,15 +89,16 @@ class SocketActor:
         self._ended = False
         self._socket = self._context.socket(zmq.DEALER)
         configure(self._socket, self._lost_seconds)
-        self._socket.set(zmq.RECONNECT_IVL, -1)
+        # -1 would discard what came before the connection ended, and sending would then wait for another one
+        self._socket.set(zmq.RECONNECT_IVL, NEVER_AGAIN)
         self._socket.set(zmq.CURVE_SERVERKEY, self._place.public_key.encode())
         for name, key in zip((zmq.CURVE_PUBLICKEY, zmq.CURVE_SECRETKEY), zmq.curve_keypair(), strict=True):
             self._socket.set(name, key)
         self._monitor = self._socket.get_monitor_socket()
         self._socket.connect(f"tcp://{f'[{host}]' if ':' in host else host}:{self._place.port}")
-        self._socket.send_multipart([Frame.HELLO.head, self._hello])
+        self._put(Frame.HELLO.head, self._hello)
         backoff, reached, began = Backoff(), False, time.monotonic()
-        while self.number < 0:
+        while not self._notes:  # START comes after WELCOME
             events = self._events()
             reached |= zmq.EVENT_HANDSHAKE_SUCCEEDED in events
             now = time.monotonic()
@@ -145,7 +148,9 @@ class SocketActor:
             self._notes.append(found)
 
     def _put(self, *frames: Any) -> None:
-        self._socket.send_multipart(frames, copy=True)
+        """Never waits: without a connection, as `_look` will notice, nobody needs it any more."""
+        with contextlib.suppress(self._zmq.Again):
+            self._socket.send_multipart(frames, flags=self._zmq.NOBLOCK, copy=True)
 
     def _look(self) -> None:
         self._read()

@@ -227,6 +227,8 @@ class SocketLearner:
             expected = self.streams[member.number].length + len(member.arrived)
             if (message.size, state.size, sequence) != (self.sizes.message, self.sizes.state, expected):
                 raise ValueError("not the next unroll of its stream")
+            if len(member.arrived) == self.sizes.in_flight:
+                raise ValueError("more than may be unacknowledged")
             member.arrived.append((message, state))
             member.delivered = True
             self._order.append(identity)

@@ -52,7 +52,7 @@ def level() -> int:
 def suits(x: Array, kernel: Array, stride: int, half: bool) -> bool:
     """Whether to use the library for a layer: x [N, H, W, C], kernel [k, k, C, F]."""
     side, _, channels, filters = kernel.shape
-    if filters % VECTOR or side % stride or (half and channels % 2):
+    if min(x.shape[1:3]) < side or filters % VECTOR or side % stride or (half and channels % 2):
         return False
     if x.dtype not in (jnp.uint8, jnp.float32) or jax.default_backend() != "cpu":
         return False
