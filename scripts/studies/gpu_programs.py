@@ -23,6 +23,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.comm.layout import DEVICE, Layout
+from jaxrl_hpc.envs.external.simulator import ExternalConfig
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.workflows.sharded import workflow as sharded
 
@@ -83,9 +84,14 @@ def lower_sharded(config: configs.Config, devices: int) -> Program:
 
 
 def shipped() -> list[str]:
+    """Configs of `sharded`; simulators outside of the program are called by its process, on one device."""
     files = sorted((ROOT / "configs").rglob("*.yaml"))
     named = [str(path.relative_to(ROOT / "configs").with_suffix("")) for path in files]
-    return [name for name in named if name.endswith("_sharded")]
+    return [
+        name
+        for name in named
+        if name.endswith("_sharded") and not isinstance(configs.load(name).env, ExternalConfig)
+    ]
 
 
 def table(devices: int) -> list[str]:
