@@ -146,10 +146,10 @@ def test_twenty_kills_and_joins(tmp_path):
         staying = disturb(folder, fates, started, at_once=3, seconds=1500)
         assert learner.finish(600) == 0, learner.text
         for actor in staying:
-            assert actor.finish(60) == 0, actor.text
+            assert actor.finish(600) == 0, actor.text
         for actor in started[1:]:
             expected = {"leave": 75, "stay": 0}.get(actor.how, -signal.SIGKILL)
-            assert actor.finish(60) == expected, f"{actor.how}\n{actor.text}"
+            assert actor.finish(600) == expected, f"{actor.how}\n{actor.text}"
     summary = accounts(folder, STEPS)
     assert summary["lost_actors"] == 20 and summary["learned_unrolls"] == total
     assert 24 < summary["joined_actors"] == learner.text.count("has joined") <= 27, "all, but for late ones"
@@ -170,14 +170,14 @@ def test_a_learner_is_killed_and_another_goes_on(tmp_path):
         started += actors
         until(lambda: progress(folder) >= 50 * STEPS, first)
         first.signal(signal.SIGKILL)
-        first.finish(60)
+        first.finish(600)
         assert (folder / address.NAME).exists()
         second = LearnerProcess(config, folder, "--resume")
         started.append(second)
         assert second.finish(900) == 0, second.text
         assert "resumed at" in second.text
         for actor in actors:
-            assert actor.finish(60) == 0, actor.text
+            assert actor.finish(600) == 0, actor.text
         assert all("has ended" in actor.text for actor in actors if "(the learner" in actor.text)
         assert sum(actor.text.count("(the learner, process") for actor in actors) >= 2, "they joined again"
     summary = accounts(folder, STEPS)
