@@ -14,6 +14,7 @@ next start, on every node. Needs no package but Python itself, so that it works 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -89,9 +90,18 @@ def guard(command: list[str]) -> int:
             if os.getppid() != own:
                 os._exit(1)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
-        os.execvp(command[0], command)
+        try:
+            os.execvp(command[0], command)
+        except OSError as error:
+            print(f"error: cannot start {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+            os._exit(2)
+
+    def forward(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, number)
+
     for number in passed:
-        signal.signal(number, lambda number, _: os.kill(pid, number))
+        signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
     _, status = os.waitpid(pid, 0)
     if not os.WIFSIGNALED(status):
@@ -127,16 +137,20 @@ stop = Stop()
 
 def run_once(command: list[str], run_dir: Path) -> tuple[int, list[str]]:
     """Start the job and pass its output on; exit code and who is to blame."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # ranks share the output, and may cut each other's characters in two
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
     stop.job = process
     if stop.asked:  # while it was being started
         process.send_signal(signal.SIGUSR1)
     assert process.stdout is not None
     tail: list[str] = []
-    for line in process.stdout:
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        tail = [*tail[-400:], line]
+    with process.stdout as output:
+        for line in output:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            tail = [*tail[-400:], line]
     status = process.wait()
     return status, blame("".join(tail), run_dir)
 

@@ -61,6 +61,20 @@ def test_a_guard_ends_as_its_process_does(code, status):
     assert done.returncode == status and "guard:" not in done.stderr
 
 
+def test_a_command_that_is_not_there_is_a_mistake_in_the_input():
+    done = subprocess.run([*GUARD[:3], "no-such-command"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.returncode in mpi_restart.FINAL
+    assert done.stderr == "error: cannot start no-such-command: No such file or directory\n"
+
+
+def test_output_that_is_no_text_is_passed_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mpi_restart, "stop", mpi_restart.Stop())
+    code = "import sys; sys.stdout.buffer.write(b'half of \\xe2\\x80 a dash\\nrank 1 of 2 failed\\n')"
+    found = mpi_restart.run_once([sys.executable, "-c", code], tmp_path)
+    assert found == (0, ["rank 1 of 2 failed"])
+    assert "half of" in capsys.readouterr().out
+
+
 def test_a_guard_tells_of_a_killed_process_and_dies_alike():
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run([*GUARD, code], capture_output=True, text=True, check=False)
