@@ -216,6 +216,18 @@ def test_without_the_learners_key_nobody_can_even_greet(made):
     check(end, taken)
 
 
+def test_a_name_that_is_none_is_passed_over(made):
+    """Hosts without a domain may call themselves so."""
+    end = learner(made)
+    place = LearnerPlace(
+        ["node.(none)", "127.0.0.1"], end.port, end.public_key.decode(), TOKEN, "the learner"
+    )
+    found = SocketActor(place, end.sizes, RUNS, 20.0)
+    made.append(found)
+    found.join(time.monotonic() + 60, lambda: bool(end.serve()))
+    assert found.number == 0
+
+
 def test_nobody_answers(made):
     end = learner(made)
     found = actor(made, end)
