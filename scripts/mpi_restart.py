@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # of this module only Python itself is needed
 from jaxrl_hpc.comm.leftovers import describe, remove_leftovers
@@ -68,6 +69,12 @@ def blame(output: str, run_dir: Path) -> list[str]:
     for match in BY_RANK.finditer(output):
         sentences.append(f"rank {match[1] or match[2]} died")
     return list(dict.fromkeys(sentences))
+
+
+def refuse(text: str) -> NoReturn:
+    """End with a mistake in the input."""
+    print(f"error: {text}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def tell_removed() -> None:
@@ -138,9 +145,12 @@ stop = Stop()
 def run_once(command: list[str], run_dir: Path) -> tuple[int, list[str]]:
     """Start the job and pass its output on; exit code and who is to blame."""
     # ranks share the output, and may cut each other's characters in two
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
+    try:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+    except OSError as error:
+        refuse(f"cannot start {command[0]}: {error.strerror}")
     stop.job = process
     if stop.asked:  # while it was being started
         process.send_signal(signal.SIGUSR1)
@@ -166,7 +176,7 @@ def run_dir_of(command: list[str]) -> Path:
             return Path(command[i + 1])
         if word.startswith("--run-dir="):
             return Path(word.partition("=")[2])
-    raise SystemExit("error: give the run a --run-dir, so that it can be found again")
+    refuse("give the run a --run-dir, so that it can be found again")
 
 
 def main() -> int:
@@ -184,8 +194,13 @@ def main() -> int:
         parser.error("say what to start, such as: jaxrl-hpc train CONFIG --run-dir DIR")
     if args.guard:
         return guard(args.command)
+    if args.restarts < 0 or not 0 <= args.pause < 1e6:
+        refuse("--restarts and --pause: should be numbers that are not negative")
     run_dir = run_dir_of(args.command)
-    launcher = shlex.split(args.launcher) if args.launcher else [find_mpiexec(), "-n", str(args.n)]
+    try:
+        launcher = shlex.split(args.launcher) if args.launcher else [find_mpiexec(), "-n", str(args.n)]
+    except ValueError as error:
+        refuse(f"--launcher: {error}")
     guarded = [sys.executable, str(Path(__file__).resolve()), "--guard", *args.command]
     command = [*launcher, *guarded, *([] if "--resume" in args.command else ["--resume"])]
     stop.listen()

@@ -148,7 +148,20 @@ def test_who_is_told_to_stop_does_not_start_again(monkeypatch, tmp_path, told, s
     assert found == status and len(calls) == told
 
 
-def test_a_run_without_a_folder_is_refused(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["mpi_restart.py", "jaxrl-hpc", "train", "x"])
-    with pytest.raises(SystemExit, match="--run-dir"):
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["jaxrl-hpc", "train", "x"], "give the run a --run-dir"),
+        (["--restarts", "-1", "jaxrl-hpc", "train", "x", "--run-dir", "r"], "--restarts and --pause"),
+        (["--pause", "nan", "jaxrl-hpc", "train", "x", "--run-dir", "r"], "--restarts and --pause"),
+        (["--launcher", "srun 'x", "jaxrl-hpc", "--run-dir", "r"], "--launcher: No closing quotation"),
+        (["--launcher", "no-such-launcher -n 2", "jaxrl-hpc", "--run-dir", "r"], "no-such-launcher: No such"),
+    ],
+)
+def test_mistakes_are_one_sentence(monkeypatch, capsys, words, said):
+    monkeypatch.setattr(sys, "argv", ["mpi_restart.py", *words])
+    with pytest.raises(SystemExit) as end:
         mpi_restart.main()
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and err.startswith("error: ") and said in err and err.count("\n") == 1

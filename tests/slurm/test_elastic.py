@@ -79,6 +79,10 @@ def test_what_is_refused(tmp_path):
         ),
         (["add", tmp_path / "none"], "there is no run directory"),
         (
+            ["submit", "workflows/cartpole_impala_elastic", "--run-dir", f"{tmp_path}\nx"],
+            "--run-dir: should have no line breaks",
+        ),
+        (
             ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--actors", "99"],
             "at most workflow.actors=16",
         ),
