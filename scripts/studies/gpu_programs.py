@@ -3,9 +3,9 @@
     python scripts/studies/gpu_programs.py [--devices 4]
 
 Every config of the workflow `sharded` whose environment is in the program is lowered as one program over all
-devices of all processes, as `workflow.engine: jax` runs it. The table has the collectives of each program and what it asks of the host,
-which must be nothing. Written into docs/gpus.md between two marks. Programs of `fused` are for one device;
-tests lower all of them (tests/config/test_shipped_configs.py).
+devices of all processes, as `workflow.engine: jax` runs it. The table has the collectives of each program and
+what it asks of the host, which must be nothing. Written into docs/gpus.md between two marks. Programs of
+`fused` are for one device; tests lower all of them (tests/config/test_shipped_configs.py).
 """
 
 from __future__ import annotations
