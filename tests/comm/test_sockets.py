@@ -25,6 +25,7 @@ pytest.importorskip("zmq")
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = {"version": "1"}
 TOKEN = "a token"
+PATIENCE = 600.0  # seconds, however busy the machine is
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +67,9 @@ def actor(made, end, token=TOKEN, runs=RUNS, key=None):
 
 def until(condition, *looks, what="it happened"):
     """Call `looks` until the condition holds."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"not within 60 s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
         for look in looks:
             look()
         time.sleep(0.001)  # between looks
@@ -82,7 +83,7 @@ def joined(made, end, **more):
         end.serve()
         return False
 
-    found.join(time.monotonic() + 60, stopped)
+    found.join(time.monotonic() + PATIENCE, stopped)
     notes = []
     until(lambda: notes, lambda: notes.extend(filter(None, [found.receive()])), what="START came")
     assert notes[0].kind == Kind.START
@@ -162,7 +163,7 @@ def test_who_wants_to_leave_goes_when_all_was_acknowledged(made):
     drain(end, taken, limit=1)
     assert found.receive() is None and len(end.members) == 1
     drain(end, taken)
-    until(lambda: notes, lambda: notes.extend(filter(None, [found.receive()])), what="STOP came")
+    until(lambda: notes, end.serve, lambda: notes.extend(filter(None, [found.receive()])), what="STOP came")
     assert (notes[0].kind, notes[0].number) == (Kind.STOP, 0)
     assert end.counts["left_actors"] == 1 and end.counts["discarded_unrolls"] == 0
     check(end, taken)
@@ -206,7 +207,7 @@ def test_without_the_learners_key_nobody_can_even_greet(made):
     end = learner(made)
     stranger = actor(made, end, key=zmq.curve_keypair()[0])
     with pytest.raises(LearnerGone, match=r"cannot be reached at 127\.0\.0\.1"):
-        stranger.join(time.monotonic() + 60, lambda: bool(end.serve()))
+        stranger.join(time.monotonic() + PATIENCE, lambda: bool(end.serve()))
     with socket.create_connection(("127.0.0.1", end.port)) as plain:
         plain.sendall(os.urandom(4096))
         found, _ = joined(made, end)
@@ -224,7 +225,7 @@ def test_a_name_that_is_none_is_passed_over(made):
     )
     found = SocketActor(place, end.sizes, RUNS, 20.0)
     made.append(found)
-    found.join(time.monotonic() + 60, lambda: bool(end.serve()))
+    found.join(time.monotonic() + PATIENCE, lambda: bool(end.serve()))
     assert found.number == 0
 
 
@@ -235,7 +236,7 @@ def test_nobody_answers(made):
         found.join(time.monotonic() - 1, lambda: False)  # the learner is there, but busy
     end.close()
     with pytest.raises(LearnerGone, match="cannot be reached"):
-        found.join(time.monotonic() + 60, lambda: False)
+        found.join(time.monotonic() + PATIENCE, lambda: False)
 
 
 JUNK = [
@@ -280,7 +281,7 @@ def test_released_when_the_run_ends(made):
     end.stop(finished=True)
     check(end, taken)
     assert end.counts["left_actors"] == 2 and not end.members
-    output, _ = started.communicate(timeout=60)
+    output, _ = started.communicate(timeout=PATIENCE)
     assert output.splitlines()[-1] == "released 1"
     notes = []
     until(lambda: notes, lambda: notes.extend(filter(None, [found.receive()])))
@@ -288,8 +289,9 @@ def test_released_when_the_run_ends(made):
 
 
 def test_a_killed_and_a_stopped_process_are_lost(made):
-    end, taken = learner(made, lost_seconds=1.0), []
-    killed, stopped = (process(made, end, lost_seconds=1.0) for _ in range(2))
+    silence = 5.0  # on a busy machine a process that is well may not run for a second
+    end, taken = learner(made, lost_seconds=silence), []
+    killed, stopped = (process(made, end, lost_seconds=silence) for _ in range(2))
 
     def delivering():
         return len(end.members) == 2 and all(member.delivered for member in end.members.values())
@@ -303,7 +305,7 @@ def test_a_killed_and_a_stopped_process_are_lost(made):
     until(lambda: end.counts["lost_actors"] == 2, lambda: drain(end, taken), what="the silence is noticed")
     check(end, taken)
     stopped.send_signal(signal.SIGCONT)
-    output, _ = stopped.communicate(timeout=60)
+    output, _ = stopped.communicate(timeout=PATIENCE)
     assert output.splitlines()[-1] == "gone: the connection to the learner has ended"
     _, start = joined(made, end)
     assert start.extra == end.streams[0].length > 0
@@ -362,7 +364,7 @@ def test_an_actor_that_has_joined_knows_where_its_stream_stands(made):
         return False
 
     end._send = without_start
-    found.join(time.monotonic() + 60, stopped)
+    found.join(time.monotonic() + PATIENCE, stopped)
     assert (found.number, found.begun, found.made) == (0, 7, 7)
 
 
