@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--actors: should be at least 1 (it is {args.actors})")
     if not 0 <= args.wait < 1e9:
         raise UserError(f"--wait: should be a number of seconds, 0 or more (it is {args.wait:g})")
+    if len(args.run_dir.splitlines()) > 1:  # it stands in lines of a script
+        raise UserError(f"--run-dir: should have no line breaks (it is {args.run_dir!r})")
     new = args.action == "submit"
     run_dir = Path(args.run_dir)
     config = check(args, run_dir) if new else check_exists(run_dir)

@@ -21,8 +21,11 @@ import argparse
 import contextlib
 import math
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.errors import UserError, os_errors_told
@@ -132,10 +135,23 @@ def claimed(folder: Path) -> Iterator[Path]:
     from jaxrl_hpc.runs.naming import claim_folder, release_folder
 
     path = claim_folder(folder.parent, folder.name)
+    before = signal.getsignal(signal.SIGINT)
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            release_folder(path)
+        if callable(before):
+            before(number, frame)
+
+    ours = callable(before) and threading.current_thread() is threading.main_thread()
+    if ours:  # Ctrl-C may end the process at once
+        signal.signal(signal.SIGINT, leave)
     print(f"run directory {path}", flush=True)
     try:
         yield path
     finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
         release_folder(path)
 
 

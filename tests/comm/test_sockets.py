@@ -25,7 +25,7 @@ pytest.importorskip("zmq")
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = {"version": "1"}
 TOKEN = "a token"
-PATIENCE = 600.0  # seconds: only to name what never happens
+PATIENCE = 600.0  # seconds, however busy the machine is
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def until(condition, *looks, what="it happened"):
     """Call `looks` until the condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
         for look in looks:
             look()
         time.sleep(0.001)  # between looks
@@ -218,6 +218,18 @@ def test_without_the_learners_key_nobody_can_even_greet(made):
     check(end, taken)
 
 
+def test_a_name_that_is_none_is_passed_over(made):
+    """Hosts without a domain may call themselves so."""
+    end = learner(made)
+    place = LearnerPlace(
+        ["node.(none)", "127.0.0.1"], end.port, end.public_key.decode(), TOKEN, "the learner"
+    )
+    found = SocketActor(place, end.sizes, RUNS, 20.0)
+    made.append(found)
+    found.join(time.monotonic() + PATIENCE, lambda: bool(end.serve()))
+    assert found.number == 0
+
+
 def test_nobody_answers(made):
     end = learner(made)
     found = actor(made, end)
@@ -278,9 +290,9 @@ def test_released_when_the_run_ends(made):
 
 
 def test_a_killed_and_a_stopped_process_are_lost(made):
-    seconds = 6.0  # of silence: processes of a busy machine are heard of sooner
-    end, taken = learner(made, lost_seconds=seconds), []
-    killed, stopped = (process(made, end, lost_seconds=seconds) for _ in range(2))
+    silence = 5.0  # on a busy machine a process that is well may not run for a second
+    end, taken = learner(made, lost_seconds=silence), []
+    killed, stopped = (process(made, end, lost_seconds=silence) for _ in range(2))
 
     def delivering():
         return len(end.members) == 2 and all(member.delivered for member in end.members.values())
@@ -348,7 +360,7 @@ def test_an_actor_that_has_joined_knows_where_its_stream_stands(made):
 
     def stopped():
         end.serve()
-        if found.number >= 0 and held:
+        if found.number >= 0 and held:  # it may be on its way for several turns
             whole(*held.pop())
         return False
 

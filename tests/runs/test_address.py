@@ -46,6 +46,16 @@ def test_only_its_own_is_taken_away(tmp_path):
     address.remove(tmp_path, "second")
 
 
+def test_one_that_cannot_be_read_keeps_no_run_from_ending(tmp_path):
+    path = write(tmp_path, "first")
+    path.chmod(0o640)
+    address.remove(tmp_path, "first")
+    path.write_text("{")
+    path.chmod(0o600)
+    address.remove(tmp_path, "first")
+    assert path.exists(), "it may be a later learner's"
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
 def test_one_that_others_may_know_is_refused(tmp_path, mode):
     write(tmp_path).chmod(mode)

@@ -85,6 +85,10 @@ def test_what_is_refused(tmp_path):
         ),
         (["add", tmp_path / "none"], "there is no run directory"),
         (
+            ["submit", "workflows/cartpole_impala_elastic", "--run-dir", f"{tmp_path}\nx"],
+            "--run-dir: should have no line breaks",
+        ),
+        (
             ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--actors", "99"],
             "at most workflow.actors=16",
         ),
@@ -110,7 +114,7 @@ def test_texts_stay_texts():
     )
 
 
-def test_what_the_scripts_say():
+def test_what_the_scripts_say(tmp_path, monkeypatch):
     from jaxrl_hpc.sweeps.elastic import ElasticJobs, slurm_config
 
     config = slurm_config([], "--slurm")
@@ -121,3 +125,7 @@ def test_what_the_scripts_say():
     for text in (learner, actors):
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert json.dumps(list(jobs._replace(config="").scripts())) == '["actors.sh"]'
+    monkeypatch.chdir(tmp_path)
+    here = jobs._replace(run_dir=Path("."))
+    assert here.folder == tmp_path.with_name(f"{tmp_path.name}.slurm")
+    assert f"--job-name={tmp_path.name}\n" in here.scripts()["learner.sh"]

@@ -195,15 +195,15 @@ def test_signals_to_the_learner_and_to_actors(tmp_path):
         started.append(first)
         until(lambda: (folder / address.NAME).exists(), first)
         first.signal(signal.SIGTERM)
-        assert first.finish(300) == 75, first.text
+        assert first.finish(600) == 75, first.text
         assert "SIGTERM: saved at" in first.text
         again, actor = LearnerProcess(config, folder, "--resume"), ActorProcess(folder)
         started += [again, actor]
         until(lambda: progress(folder) > 0, again)
         again.signal(signal.SIGUSR1)
-        assert again.finish(300) == 75, again.text
+        assert again.finish(600) == 75, again.text
         assert "SIGUSR1: saved at" in again.text
-        assert actor.finish(300) == 75 and "asked to stop" in actor.text, actor.text
+        assert actor.finish(600) == 75 and "asked to stop" in actor.text, actor.text
     kept = elastic_jobs.saved(folder)
     joined, left, lost, acknowledged, _ = kept["counts"].tolist()
     assert (joined, left, lost) == (1, 1, 0)
@@ -219,6 +219,6 @@ def until(condition, process, seconds=600):
     """Poll what is recorded, while a process lives."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert process.poll() is None, (process.finish(60), process.text)
+        assert process.poll() is None, (process.finish(600), process.text)
         assert time.monotonic() < deadline, f"not within {seconds} s"
         threading.Event().wait(0.02)  # between looks

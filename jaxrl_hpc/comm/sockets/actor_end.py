@@ -95,7 +95,10 @@ class SocketActor:
         for name, key in zip((zmq.CURVE_PUBLICKEY, zmq.CURVE_SECRETKEY), zmq.curve_keypair(), strict=True):
             self._socket.set(name, key)
         self._monitor = self._socket.get_monitor_socket()
-        self._socket.connect(f"tcp://{f'[{host}]' if ':' in host else host}:{self._place.port}")
+        try:
+            self._socket.connect(f"tcp://{f'[{host}]' if ':' in host else host}:{self._place.port}")
+        except zmq.ZMQError:  # not the name of a host, which a host may yet call itself, such as node.(none)
+            return False
         self._put(Frame.HELLO.head, self._hello)
         backoff, reached, began = Backoff(), False, time.monotonic()
         while not self._notes:  # START comes after WELCOME
