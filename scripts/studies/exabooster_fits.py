@@ -105,7 +105,7 @@ def write_page() -> None:
         ]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     lines = [
-        "# ExaBooster: how controllers hold over the plant fits",
+        "# ExaBooster: transfer between plant fits",
         "",
         "Made by `python scripts/studies/exabooster_fits.py`. The recording's statistics fit a ridge of "
         "plants; the environment ships three of them, which look alike under the regulator and answer an "

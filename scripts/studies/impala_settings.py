@@ -56,7 +56,7 @@ def run() -> None:
 def page() -> None:
     names = [axis.split(".")[1] for axis in AXES]
     lines = [
-        "# Seeds of IMPALA that do not settle",
+        "# IMPALA seeds that do not settle",
         "",
         "Made by `python scripts/studies/impala_settings.py`. The settings of `workflows/cartpole_impala` in "
         "`fused` with actors two versions behind, 500k steps, on seeds that no other page reports. Return: "

@@ -141,7 +141,7 @@ def main() -> None:
     bench.plot(rows, RESULTS / "replay.svg")
     kernel = "compiled (AVX2 where the processor has it)" if native.available() else "pure JAX"
     parts = [
-        "# Replay: measured",
+        "# Replay performance",
         "Written by `python scripts/studies/replay_bench.py`; do not edit. Rows: [replay.json](replay.json).",
         "CPU time of the sum tree and of the whole replay beside other libraries. "
         f"{platform.machine()}, {os.cpu_count()} cores, jax {jax.__version__}, one XLA thread, kernel: "

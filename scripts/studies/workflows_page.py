@@ -441,7 +441,7 @@ def write(known: dict[str, Any]) -> None:
     runs = [run for run in known["runs"].values() if run["group"] == "speed"]
     facts = known["machine"]
     lines = [
-        "# Ways to share work, compared",
+        "# Workflows compared",
         "",
         "The same agent (A2C with V-trace, 8 copies per rank that acts, unrolls of 16 steps) in every "
         "workflow, with environment steps that sleep for 2 ms: acting overlaps with learning although "
@@ -459,7 +459,7 @@ def write(known: dict[str, Any]) -> None:
         lines += ["![speed](workflows.png)", "", "## Speed", "", *speed_table(runs, predicted), ""]
         lines += split_text(runs, predicted)
         lines += [
-            "The model ([the simulation](../workflows.md#a-model-of-all-of-them)) has the measured costs of "
+            "The model ([the simulation](../workflows.md#performance-model)) has the measured costs of "
             "acting and learning in a process alone. Three things are fitted to speed and idle learners of "
             f"the runs with {' and '.join(map(str, FITTED))} acting ranks: how much longer work takes among "
             f"other ranks ({found.slow:g} ×), how much longer a step sleeps than it should "
