@@ -130,9 +130,9 @@ def training(report: dict[str, Any]) -> list[str]:
         "CartPole-v1 (TD3: Pendulum-v1), MLP 64 × 64, batch 128, replay of 65,536, Adam; the same sizes, "
         "activations and numbers of updates for all, counted by each library itself; compilation is timed "
         "separately, evaluation excluded. rejax is compared on double DQN, the others on plain DQN, as they "
-        "implement it. Each library is started with its defaults; *pinned*: held to one core. Measured by `jaxrl-hpc bench "
-        "train`, the libraries taking turns. The last columns are our rate divided by the peer's, "
-        "and the peer's CPU time per update divided by ours: medians over rounds, with extremes.",
+        "implement it. Each library is started with its defaults; *pinned*: held to one core. Measured by "
+        "`jaxrl-hpc bench train`, the libraries taking turns. The last columns are our rate divided by the "
+        "peer's, and the peer's CPU time per update divided by ours: medians over rounds, with extremes.",
         "",
         circumstances(report),
         "",
@@ -171,7 +171,8 @@ def slots(report: dict[str, Any]) -> list[str]:
     lines = [
         "## The size of the replay",
         "DQN 8 : 1 with the replay almost full. Nothing of the replay's size is copied or scanned, so only "
-        f"the caches should have an effect (goal: at most {report['slots']['goal']}× slower from first to last).",
+        "the caches should have an effect (goal: at most "
+        f"{report['slots']['goal']}× slower from first to last).",
         "",
         circumstances(report),
         "",

@@ -153,9 +153,9 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
     verdict = "the same bits" if same and rows_same else "DIFFERENT results"
     lines += [
         "",
-        f"With `workflow.deterministic=true` the run on changing ranks and the undisturbed one have {verdict}: "
-        "parameters of all seeds and every row of the metrics. Without it sums are rounded in another "
-        "order, small differences grow, and the curves differ as much as those of different seeds.",
+        "With `workflow.deterministic=true` the run on changing ranks and the undisturbed one have "
+        f"{verdict}: parameters of all seeds and every row of the metrics. Without it sums are rounded in "
+        "another order, small differences grow, and the curves differ as much as those of different seeds.",
         "",
         "| | ranks | steps at the end of the phase | seconds, start and compilation included |",
         "|---|---|---|---|",
