@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from jaxrl_hpc.bench import replay, train_tables
 from jaxrl_hpc.report.data import load_runs
 from jaxrl_hpc.report.plots import learning_curves
 from jaxrl_hpc.scaling import figure as scaling_figure
@@ -74,6 +75,23 @@ def test_scaling(case: str, engine: dict[str, str], drawn: list[Figure], tmp_pat
 
 def test_packing(drawn: list[Figure], tmp_path: Path) -> None:
     study("packing").draw(json.loads((RESULTS / "packing.json").read_text()), tmp_path / "x.png")
+    assert flaws(drawn[0]) == []
+
+
+def test_speed_beside_other_libraries(drawn: list[Figure], tmp_path: Path) -> None:
+    train_tables.draw(json.loads((DATA / "bench_train.json").read_text()), tmp_path / "x.svg")
+    assert flaws(drawn[0]) == []
+
+
+def test_replay(drawn: list[Figure], tmp_path: Path) -> None:
+    replay.plot(json.loads((RESULTS / "replay.json").read_text()), tmp_path / "x.svg")
+    study("replay_bench").layout_picture(tmp_path / "y.svg")
+    assert [flaws(figure) for figure in drawn] == [[], []]
+
+
+def test_time_to_solve(drawn: list[Figure]) -> None:
+    runs = json.loads((DATA / "workflows.json").read_text())["runs"].values()
+    study("workflows_page").draw_solve([run for run in runs if run["group"] == "solve"])
     assert flaws(drawn[0]) == []
 
 

@@ -74,6 +74,7 @@ def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: boo
     """One panel per run, against steps; with a `shared` scale the other runs are drawn in grey."""
     columns = min(3, len(runs)) if len(runs) != 4 else 2
     rows = -(-len(runs) // columns)
+    one_each = len({run.env for run in runs}) == len(runs)  # a panel's environment says more than its name
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(9.2, 2.3 * rows + 0.4), layout="constrained")
         axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flat
@@ -83,7 +84,7 @@ def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: boo
                 if other is not run and curve is not None:
                     panel.plot(curve.x, curve.value, color=LINE, linewidth=0.9, zorder=1)
             draw_curve(panel, run, kind, column, "env_steps", shade)
-            panel.set_title(words(run.name.rpartition("/")[2]), fontsize=9.5)
+            panel.set_title(run.env if one_each else words(run.name.rpartition("/")[2]), fontsize=9.5)
             horizontal_axis(panel, "env_steps")
         unused = list(axes)[len(runs) :]
         for panel in unused:

@@ -254,18 +254,23 @@ def draw_solve(runs: list[dict[str, Any]]) -> str:
         panels = figure.subplots(len(names), 1, squeeze=False, height_ratios=sizes)[:, 0]
         for panel, name in zip(panels, names, strict=True):
             mine = {k: several for k, several in grouped.items() if k[0] == name}
+            counts = []
             for place, several in enumerate(mine.values()):
                 times = [run.get("solved_seconds", np.inf) for run in several]
                 kept = [seconds for seconds in times if np.isfinite(seconds)]
+                counts.append(f"{len(kept)} of {len(times)} solved")
                 panel.plot(kept, [place] * len(kept), "o", color=color(0), alpha=0.6)
                 if np.isfinite(np.median(times)):
                     panel.plot([np.median(times)], [place], "|", color="black", markersize=14)
-            labels = [f"{in_words(variant)}, {ranks}" for _, variant, ranks in mine]
+            labels = [
+                f"{in_words(variant)}, {ranks}: {count}"
+                for (_, variant, ranks), count in zip(mine, counts, strict=True)
+            ]
             panel.set_yticks(range(len(mine)), labels, fontsize=8)
             panel.invert_yaxis()
             panel.set_title(name)
             panel.set_xlim(left=-0.01 * panel.get_xlim()[1])
-        panels[-1].set_xlabel("Time to solve (s): seeds (dots) and median (bar)")
+        panels[-1].set_xlabel("Time to solve (s): seeds that solved it (dots), median of all seeds (bar)")
         figure.savefig(RESULTS / "workflows_solve.png", dpi=110)
     return "![time to solve](workflows_solve.png)"
 
