@@ -158,6 +158,19 @@ def test_seeds_of_different_speed_give_one_curve_against_time(tmp_path: Path) ->
     assert drawn.get_xdata() == pytest.approx([37, 74, 111])
 
 
+def test_budgets_that_differ_are_on_a_logarithmic_axis() -> None:
+    script = study("curves")
+    both = []
+    for name, steps in (("dqn", [1000, 10_000]), ("ppo", [5000, 60_000])):
+        seeds = [{"seed": 0, "steps": steps, "minutes": [0.1, 2], "values": [0, 1]}]
+        both.append(script._run({"name": name, "env": "E", "agent": name, "seeds": seeds}, "eval_return"))
+    figure = learning_curves(both, "eval", "eval_return")
+    assert [panel.get_xscale() for panel in figure.axes] == ["log", "linear"]  # equal times stay linear
+    assert flaws(figure) == []
+    labels = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert labels == ["1k", "2k", "5k", "10k", "20k", "50k"]
+
+
 def test_many_runs_and_environments_get_panels_of_their_own(tmp_path: Path) -> None:
     games = ["Breakout-MinAtar", "SpaceInvaders-MinAtar", "Asterix-MinAtar", "Freeway-MinAtar"]
     runs = [make_run(tmp_path / game, agent="a2c", env=game, seeds=3) for game in games]
