@@ -34,7 +34,7 @@ CONCLUSION = (
     "With the shipped settings (advantages as they are, 0.01) an even lag of two versions leaves no seed "
     "unsettled, so it does not explain the wide intervals of [asynchronous agents](asynchronous.md). Lag was "
     "uneven there, up to 33 and 57 versions, which is not emulated here. A bonus of 0.02 leaves more margin; "
-    "standardised advantages, which A3C needs with its smaller steps, do harm with these."
+    "standardised advantages, which A3C needs with its smaller steps, hurt with these."
 )
 
 

@@ -126,7 +126,7 @@ STUDIES = {
     ),
     "acrobot": Study(
         "Acrobot-v1",
-        "Reward is −1 a step until the tip is up; DQN has 200k steps, PPO and A2C 500k.",
+        "The reward is −1 per step until the tip is up; DQN has 200k steps, PPO and A2C 500k.",
         (
             Entry("dqn", "acrobot_dqn", 16, -80),
             Entry("ppo", "acrobot_ppo", 8, -80),

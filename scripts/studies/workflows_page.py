@@ -420,7 +420,7 @@ SECTIONS = (
     ),
     (
         "spread",
-        "What is left to chance",
+        "Nondeterminism",
         "The same run with the same seed, four workers, 50k steps of CartPole. Hogwild's stores race by "
         "design; with a lock only the order of exchanges is left to chance, and "
         "`run.replay_schedule` repeats it. Final return: the interquartile mean over the episodes of the "
