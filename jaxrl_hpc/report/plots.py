@@ -126,8 +126,8 @@ def horizontal_axis(panel: Axes, axis: str) -> None:
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter(formatter)
         panel.xaxis.set_minor_formatter(NullFormatter())
-        ticks = np.array(round_numbers(per_minute * min(starts), per_minute * max(ends))) / per_minute
-        panel.xaxis.set_major_locator(FixedLocator(ticks))
+        shown = round_numbers(per_minute * min(starts), per_minute * max(ends))
+        panel.xaxis.set_major_locator(FixedLocator([number / per_minute for number in shown]))
         return
     panel.set_xlim(left=0)
     if seconds:
