@@ -155,7 +155,7 @@ class Checkpointer:
                 problems.append(str(problem))
                 continue
             for text in problems:
-                logger.warning("%s; going back to an older checkpoint", text)
+                logger.warning("%s; falling back to an older checkpoint", text)
             return manifest, arrays, signatures
         wanted = "checkpoint" if step is None else f"checkpoint of iteration {step}"
         if problems:

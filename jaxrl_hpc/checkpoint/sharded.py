@@ -101,7 +101,7 @@ class ShardedCheckpointer:
                 for checkpointer in (self._shared, *self._parts.values()):
                     checkpointer.damaged |= step != steps[-1]  # keep parts of what is damaged as a whole
                 for text in problems:
-                    logger.warning("%s; going back to an older checkpoint", text)
+                    logger.warning("%s; falling back to an older checkpoint", text)
                 return step, *found
         text = "; ".join(problems) or "what other ranks need cannot be read"
         raise UserError(f"no good checkpoint in {self.directory}: {text}")

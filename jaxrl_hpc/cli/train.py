@@ -195,8 +195,8 @@ def result_text(summary: dict[str, Any], run_dir: Path) -> str:
     return text + (
         f"{s['agent']} on {s['env']}: return {s['eval_return_score']:.2f}, {low:.2f} to {high:.2f}\n"
         f"  ({s['eval_spread']})\n"
-        f"{s['env_steps']:,} steps a seed in {s['wall_seconds']:.1f} s, after {s['compile_seconds']:.1f} s "
-        f"to compile\n"
+        f"{s['env_steps']:,} steps per seed in {s['wall_seconds']:.1f} s, after {s['compile_seconds']:.1f} s "
+        f"of compilation\n"
         f"  ({s['env_steps_per_second']:,.0f} steps/s, {s['updates_per_second']:,.0f} updates/s)\n"
         f"results in {run_dir}; look at them with:\n"
         f"  jaxrl-hpc report {run_dir}"

@@ -20,6 +20,7 @@ from jaxrl_hpc.comm import waiting
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.envs.external.host import given_up_counts
+from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.extras import how_to_install, installed
 from jaxrl_hpc.metrics.parquet import MetricsWriter, NoMetrics, Writer
 from jaxrl_hpc.metrics.progress import Progress
@@ -37,6 +38,7 @@ from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.summary import describe, params_hash, spread_over_seeds, summaries_of_lanes
 
 log = logging.getLogger(__name__)
+PUBLISH_SECONDS = 10.0  # between parts of metrics that readers see before the next checkpoint
 LEAST_DRAWABLE = 0.2  # a warning is given if a smaller share of the replay's windows can be drawn
 FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
 
@@ -108,7 +110,7 @@ class Trainer:
         self.writers: list[Writer] = [self.metrics]
         self.iterations = 0  # after the warm-up
         self.seconds_before = 0.0  # of earlier processes of this run
-        self.started = time.perf_counter()
+        self.started = self.published = time.perf_counter()
         self.pending: tuple[int, Any, Any] | None = None
         self.progress: Progress
         self.watchdog = Watchdog(self.ranks, run.path / "ranks", 0.0)  # until the caller sets a real one
@@ -255,7 +257,21 @@ class Trainer:
         with self.trace.span("logging"):
             for writer in self.writers:
                 writer.append(rows)
+            self.publish()
             self.show(rows)
+
+    def publish(self) -> None:
+        """Write rows between checkpoints, for `jaxrl-hpc report --watch`; a resumed run drops them again."""
+        now = time.perf_counter()
+        if not self.ranks.first or self.trials or now - self.published < PUBLISH_SECONDS:
+            return
+        self.published = now
+        try:
+            if not self.saved:
+                self.run.begin_first_save()
+            self.metrics.flush()
+        except (OSError, UserError) as problem:  # the next checkpoint needs these rows, and fails if it must
+            log.debug("metrics are not written yet: %s", problem)
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
         """The progress line: mean over seeds of what the newest rows say."""

@@ -284,7 +284,7 @@ def resize_section(found: dict[str, Any], record: dict[str, Any], published: dic
         f"counts go "
         "on: with an environment inside the program the run even has the same bits as one that nobody "
         "touched "
-        "([a run that stretches](stretch.md)).",
+        "([a run on a changing number of ranks](stretch.md)).",
         "",
         f"Score at the end: {found['eval_return_score']:,.0f}; unchanged runs of one process: "
         + (

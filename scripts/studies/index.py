@@ -60,7 +60,7 @@ def index(folder: Path) -> str:
     text += "`python scripts/studies/index.py`.\n"
     for heading, lines in rows.items():
         if lines:
-            table = "\n".join(["| study | what it is about |", "|---|---|", *lines])
+            table = "\n".join(["| study | summary |", "|---|---|", *lines])
             text += f"\n## {heading}\n\n{table}\n"
     return text + COLUMNS
 

@@ -126,7 +126,7 @@ STUDIES = {
     ),
     "acrobot": Study(
         "Acrobot-v1",
-        "Reward is −1 a step until the tip is up; DQN has 200k steps, PPO and A2C 500k.",
+        "The reward is −1 per step until the tip is up; DQN has 200k steps, PPO and A2C 500k.",
         (
             Entry("dqn", "acrobot_dqn", 16, -80),
             Entry("ppo", "acrobot_ppo", 8, -80),
@@ -134,11 +134,11 @@ STUDIES = {
         ),
     ),
     "acrobot_dyna_q": Study(
-        "Acrobot-v1 with a learned model",
+        "Dyna-Q on Acrobot-v1",
         "Does planning save real steps? 50k steps. Dyna-Q makes one real and one simulated update per four "
         "steps. Its controls have the same data, replay, copies, batch and budget, but no model: "
-        "dqn_2_updates makes as many updates as Dyna-Q, dqn_1_update only Dyna-Q's real ones. The target's "
-        "rate was chosen for each alike.",
+        "dqn_2_updates makes as many updates as Dyna-Q, dqn_1_update only Dyna-Q's real ones. The "
+        "target network's rate was tuned for each in the same way.",
         (
             Entry("dyna_q", "acrobot_dyna_q", 8, -95, ("agent.target_rate=0.02",)),
             Entry(
@@ -340,11 +340,11 @@ STUDIES = {
         tuple(Entry(game, f"{game}_a2c", 3) for game in ("breakout", "space_invaders", "asterix", "freeway")),
     ),
     "dyna_q": Study(
-        "CartPole-v1 with a learned model",
+        "Dyna-Q on CartPole-v1",
         "Does planning save real steps? Dyna-Q makes one real and four simulated updates per two steps. Its "
         "controls have the same data, replay, copies, batch and budget, but no model: dqn_5_updates makes as "
-        "many updates as Dyna-Q, all of them real; dqn_1_update only Dyna-Q's real ones. The target's rate "
-        "was chosen for each alike.",
+        "many updates as Dyna-Q, all of them real; dqn_1_update only Dyna-Q's real ones. The target "
+        "network's rate was tuned for each in the same way.",
         (
             Entry("dyna_q", "cartpole_dyna_q", 8, 475, ("agent.target_rate=0.02",)),
             Entry("dqn_5_updates", "cartpole_dqn", 16, 475, (*AS_DYNA_Q, FIVE, "agent.target_rate=0.02")),
@@ -381,7 +381,7 @@ STUDIES = {
     "ddpg_prioritised": Study(
         "DDPG with uniform and with prioritised replay",
         "Does prioritised replay learn faster, as EXARL reported? Pendulum-v1; both make the same number of "
-        "updates of the same data, and the critic's step size was chosen for each alike.",
+        "updates of the same data, and the critic's step size was tuned for each in the same way.",
         (
             Entry("uniform", "pendulum_ddpg", 16, -180, (CRITIC_RATE, "run.eval_every=2_000")),
             Entry(
@@ -425,8 +425,8 @@ STUDIES = {
         ),
     ),
     "random_warmup": Study(
-        "Uniform actions at the beginning, for TD3 and DDPG",
-        "Does it help to act uniformly at random for the first part of a run, as is usual, instead of with "
+        "Uniform random warm-up for TD3 and DDPG",
+        "Does it help to act uniformly at random at the start of a run, as is common, instead of with "
         "the untrained policy and its noise? Pendulum-v1 with the shipped settings; `_warm` entries act "
         "uniformly for the first 4 % of the steps, the others never.",
         (
@@ -441,7 +441,7 @@ STUDIES = {
         ),
     ),
     "dueling": Study(
-        "DQN with value and advantage streams",
+        "Dueling DQN on CartPole-v1",
         "Does dueling help, and do its streams need hidden layers of their own? CartPole-v1 with the shipped "
         "DQN config. `dueling_hidden` splits the network before its last hidden layer, as Wang et al. (2016) "
         "do.",
@@ -627,8 +627,8 @@ def compared(study: str, rows: list[tuple[Entry, RunData]]) -> list[str]:
     final = {entry.name: list(run.summary[f"{metric}_per_seed"].values()) for entry, run in rows}
     lines = comparison.table(STUDIES[study].comparisons, over_run, final, STUDIES[study].digits)
     head = (
-        "Differences of the scores with 95 % bootstrap intervals over seeds; a difference is shown if its "
-        "interval leaves out zero. Intervals are not corrected for the number of comparisons."
+        "Differences of the scores with 95 % bootstrap intervals over seeds; a difference counts as shown if "
+        "its interval excludes zero. Intervals are not corrected for the number of comparisons."
     )
     earlier = ["", STUDIES[study].earlier] if STUDIES[study].earlier else []
     return ["", "## Against controls", "", head, "", *lines, *earlier] if lines else []

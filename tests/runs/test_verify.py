@@ -105,7 +105,7 @@ def test_a_sharded_store_falls_back_together_and_says_so(run: RunDirectory, capl
     store = sharded(run)
     with caplog.at_level(logging.WARNING):
         step, _, parts, _ = store.restore(SHARED, state_at(0))
-    assert step == 3 and str(damaged) in caplog.text and "going back to an older" in caplog.text
+    assert step == 3 and str(damaged) in caplog.text and "falling back to an older" in caplog.text
     assert_same(parts[1], state_at(10))
     store.save(4, SHARED, {0: state_at(4), 1: state_at(11)}, {})
     assert (damaged.parent / "damaged" / damaged.name).exists()

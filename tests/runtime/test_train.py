@@ -10,8 +10,9 @@ from jaxrl_hpc import config as configs
 from jaxrl_hpc.config.compare import check_same_config, differences
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from jaxrl_hpc.metrics.progress import Progress
 from jaxrl_hpc.runs.directory import SUMMARY_KEYS, RunDirectory
-from jaxrl_hpc.runtime import host, train
+from jaxrl_hpc.runtime import host, train, trainer
 from jaxrl_hpc.runtime.evaluation import evaluate_run
 from jaxrl_hpc.runtime.seeds import choose_mode
 from tests import small
@@ -145,6 +146,32 @@ def test_a_signal_saves_and_the_resumed_run_ends_with_the_same_bits(finished, tm
     outcome = train.train(config, tmp_path / "run", resume=True, say=said.append)
     assert outcome.finished and outcome.summary["params_sha256"] == summary["params_sha256"]
     resumed, whole = (without_clock(read_metrics(f)).to_pylist() for f in (tmp_path / "run", folder))
+    assert str(resumed) == str(whole)
+
+
+def test_metrics_can_be_read_before_the_first_checkpoint(finished, tmp_path, monkeypatch):
+    folder, summary = finished
+    config, run = small.config(run={"seeds": 2, "tensorboard": False}), tmp_path / "run"
+    seen = []
+
+    class Broken(Exception):
+        pass
+
+    class Watched(Progress):
+        def update(self, env_steps, values=None):
+            seen.append(read_metrics(run).num_rows)
+            if len(seen) == 3:
+                raise Broken
+            super().update(env_steps, values)
+
+    monkeypatch.setattr(trainer, "PUBLISH_SECONDS", 0.0)
+    with pytest.raises(Broken):
+        train.train(config, run, say=lambda _: None, progress=Watched)
+    assert seen[0] > 0 and sorted(set(seen)) == seen
+    monkeypatch.undo()
+    outcome = train.train(config, run, resume=True, say=lambda _: None)
+    assert outcome.summary["params_sha256"] == summary["params_sha256"]
+    resumed, whole = (without_clock(read_metrics(f)).to_pylist() for f in (run, folder))
     assert str(resumed) == str(whole)
 
 

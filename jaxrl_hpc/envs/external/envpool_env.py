@@ -52,7 +52,7 @@ class PoolConfig(ExternalConfig):
     )
     threads: int = static(
         1,
-        "of the simulators, which changes no result; 0: as many as the program has (`run.threads`)",
+        "simulator threads; results do not depend on them; 0: as many as the program has (`run.threads`)",
         changeable=True,
         ge=0,
     )
@@ -95,7 +95,7 @@ class AtariConfig(PoolConfig):
     max_episode_steps: int = static(27_000, "time limit of a game, in actions", ge=1)
     threads: int = static(
         0,
-        "of the emulators, which changes no result; 0: as many as the program has (`run.threads`)",
+        "emulator threads; results do not depend on them; 0: as many as the program has (`run.threads`)",
         changeable=True,
         ge=0,
     )

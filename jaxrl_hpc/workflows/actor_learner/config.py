@@ -90,7 +90,7 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
         if wrong or config.actors > 1:
             raise UserError(
                 "workflow.lockstep: one actor and one learner in turns; leave "
-                f"workflow.{(wrong or ['actors'])[0]} as it is by default"
+                f"workflow.{(wrong or ['actors'])[0]} at its default"
             )
     if config.average_every > 1 and config.learner_mode == "shared":
         raise UserError(
@@ -131,11 +131,11 @@ def make_learning(
 def _check_overlap(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> None:
     if config.learner_mode == "shared" or config.average_every > 1:
         raise UserError(
-            "workflow.overlap: it is for means of every gradient; set workflow.learner_mode=own and "
+            "workflow.overlap: it needs the mean of every gradient; set workflow.learner_mode=own and "
             "workflow.average_every=1"
         )
     if agent.minibatches is not None or (replay is not None and config.updates_per_iteration > 1):
         raise UserError(
-            "workflow.overlap: one update per iteration; here are several, one after the other: set it to "
+            "workflow.overlap: it needs one update per iteration, and there are several: set it to "
             "false, or workflow.updates_per_iteration=1"
         )
