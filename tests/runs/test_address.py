@@ -76,8 +76,15 @@ GOOD = {"hosts": ["h"], "port": 1, "public_key": "k", "token": "t", "host": "h",
     + [
         json.dumps(GOOD | change)
         for change in (
-            {"port": 0}, {"port": "1"}, {"port": True}, {"port": 1.5}, {"token": 7}, {"hosts": 3},
-            {"hosts": "h"}, {"pid": "1"}, {"x": 1},
+            {"port": 0},
+            {"port": "1"},
+            {"port": True},
+            {"port": 1.5},
+            {"token": 7},
+            {"hosts": 3},
+            {"hosts": "h"},
+            {"pid": "1"},
+            {"x": 1},
         )
     ],
 )
@@ -92,7 +99,7 @@ def test_a_damaged_one(tmp_path, content):
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
 def test_one_that_is_no_file(tmp_path, make):
     make(tmp_path / address.NAME)
-    with pytest.raises(UserError, match="actors.json: it is not a file"):
+    with pytest.raises(UserError, match="it is not a file"):
         address.read(tmp_path)
 
 

@@ -94,7 +94,9 @@ class SocketActor:
         try:
             self._socket.set(zmq.CURVE_SERVERKEY, self._place.public_key.encode())
         except (zmq.ZMQError, UnicodeError):
-            raise UserError(f"the public key of {self._place.who} is damaged: start the learner again") from None
+            raise UserError(
+                f"the public key of {self._place.who} is damaged: start the learner again"
+            ) from None
         for name, key in zip((zmq.CURVE_PUBLICKEY, zmq.CURVE_SECRETKEY), zmq.curve_keypair(), strict=True):
             self._socket.set(name, key)
         self._monitor = self._socket.get_monitor_socket()
