@@ -36,9 +36,9 @@ from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
 from jaxrl_hpc.cli.doctor_mpi import _environment
 from jaxrl_hpc.comm.leftovers import remove_leftovers
-from jaxrl_hpc.config.registry import find
 from jaxrl_hpc.datasets import Columns, parquet
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from jaxrl_hpc.types import EnvSpec
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,6 +70,7 @@ WORKFLOWS = (
     "dyna", "elastic", "offline",
 )  # fmt: skip
 DATASET = "recorded.parquet"  # beside the run's folder, where jobs are started
+SPACES = {"CartPole-v1": (4, 2), "Acrobot-v1": (6, 3)}  # numbers of observations and actions
 ELASTIC = """trap : TERM USR1
 {learner} &
 learner=$!
@@ -93,9 +94,9 @@ def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
         seeds = {"seeds": dice.choice((1, 2)), "total_env_steps": 80_000}
         return data | {"workflow": {"name": "fused", "num_envs": 4}, "run": steps | seeds}, 1
     if workflow == "offline":
-        flow = {"name": "offline", "dataset": DATASET, "online_after": dice.choice((None, 12_000))}
+        flow = {"name": "offline", "dataset": DATASET, "online_after": dice.choice((None, 48_000))}
         return off_policy | {"workflow": flow, "replay": replay | {"capacity": 16_000},
-                             "run": steps | {"total_env_steps": 24_000}}, 1  # fmt: skip
+                             "run": steps | {"total_env_steps": 60_000}}, 1  # fmt: skip
     if workflow == "sharded":
         flow = {
             "name": "sharded",
@@ -119,13 +120,13 @@ def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
 
 
 def write_dataset(path: Path, name: str) -> None:
-    """Made-up transitions in the form of an environment with vectors as observations and discrete actions."""
-    component: Any = find("env", name)
-    spec = component.make(component.config(name=name)).spec
+    """Made-up transitions in the form of an environment. JAX is not started: jobs are forked from here."""
+    size, actions = SPACES[name]
+    spec = EnvSpec(name, (size,), np.dtype(np.float32), actions, (), None, None, 500)
     numbers, rows = np.random.default_rng(0), 1000
-    obs = numbers.normal(size=(rows + 1, *spec.obs_shape)).astype(np.float32)
+    obs = numbers.normal(size=(rows + 1, size)).astype(np.float32)
     last = np.arange(rows) % 50 == 49
-    action = numbers.integers(spec.num_actions, size=rows).astype(np.int32)
+    action = numbers.integers(actions, size=rows).astype(np.int32)
     reward = numbers.normal(size=rows).astype(np.float32)
     columns = Columns(obs[:-1], action, reward, last, np.zeros(rows, bool), np.arange(rows) // 50, obs[1:])
     parquet.write(path, columns, spec, {"env": {"name": name}})
