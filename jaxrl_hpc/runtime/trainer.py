@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl_hpc.checkpoint.blocks import NoGoodCheckpoint
 from jaxrl_hpc.comm import waiting
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
@@ -28,7 +29,7 @@ from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.metrics.trackers import make_tracker
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.runs.directory import RunDirectory, code_version
-from jaxrl_hpc.runs.verify import refuse_unreadable
+from jaxrl_hpc.runs.verify import refuse_unreadable, what_to_do
 from jaxrl_hpc.runtime.build import Parts
 from jaxrl_hpc.runtime.episodes import draw_run
 from jaxrl_hpc.runtime.machine import ranks_of
@@ -126,14 +127,17 @@ class Trainer:
         """Fresh states, or those of the newest good checkpoint."""
         resumed = resume and self.checkpointer.latest() is not None
         if resume and not resumed:
-            self.ranks.first_does(lambda: refuse_unreadable(self.run))
+            self.ranks.first_does(lambda: refuse_unreadable(self.run, self.trials))
             if not self.segment:
                 self.say(f"there is no checkpoint in {self.run.path} yet: training starts from the beginning")
         self.saved = resumed
         steps_done = None
         if resumed:
             shapes = [self.runner.state_shape()] * len(self.runner.groups)
-            _, states, host = self.checkpointer.restore(shapes)
+            try:
+                _, states, host = self.checkpointer.restore(shapes)
+            except NoGoodCheckpoint as problem:
+                raise UserError(f"{problem}. {what_to_do(self.run, self.trials)}") from problem
             self.runner.load(states)
             self.iterations, self.seconds_before = host["iterations"], host["wall_seconds"]
             self.metrics.restore(host["metrics"])

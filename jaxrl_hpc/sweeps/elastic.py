@@ -99,7 +99,7 @@ def submit(jobs: ElasticJobs) -> dict[str, str]:
             f"the run is already in the queue as job {', '.join(queued)}; wait for it, end it with "
             f"scancel {' '.join(queued)}, or add actors with jaxrl-hpc elastic add {jobs.run_dir}"
         )
-    slurm.check_array_size(jobs.actors - 1)
+    slurm.check_array_size(jobs.actors - 1, "--actors", "submit fewer, and more with jaxrl-hpc elastic add")
     folder.mkdir(parents=True, exist_ok=True)
     submitted: dict[str, str] = {}
     for name, text in jobs.scripts().items():

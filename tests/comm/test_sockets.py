@@ -240,6 +240,23 @@ def test_nobody_answers(made):
         found.join(time.monotonic() + PATIENCE, lambda: False)
 
 
+def test_names_that_no_host_can_have(made):
+    end = learner(made)
+    found = actor(made, end)
+    found._place = found._place._replace(hosts=["a b", "\0", "\ud800", "127.0.0.1"])
+    found.join(time.monotonic() + 60, lambda: bool(end.serve()))
+    assert len(end.members) == 1
+
+
+@pytest.mark.parametrize("key", ["", "short", "é" * 40, "\ud800"])
+def test_a_key_that_is_none(made, key):
+    place = LearnerPlace(["127.0.0.1"], 1, key, TOKEN, "the learner")
+    found = SocketActor(place, sizes(), RUNS, 20.0)
+    made.append(found)
+    with pytest.raises(UserError, match="the public key of the learner is damaged"):
+        found.join(time.monotonic() + 60, lambda: False)
+
+
 JUNK = [
     [Frame.UNROLL.head],
     [Frame.UNROLL.head, b"short", b"", b""],

@@ -85,7 +85,17 @@ GOOD = {"hosts": ["h"], "port": 1, "public_key": "k", "token": "t", "host": "h",
     ["", "{", "[]", "null", "[" * 50_000]
     + [
         json.dumps(GOOD | change)
-        for change in ({"port": 0}, {"port": "1"}, {"token": 7}, {"hosts": 3}, {"x": 1})
+        for change in (
+            {"port": 0},
+            {"port": "1"},
+            {"port": True},
+            {"port": 1.5},
+            {"token": 7},
+            {"hosts": 3},
+            {"hosts": "h"},
+            {"pid": "1"},
+            {"x": 1},
+        )
     ],
 )
 def test_a_damaged_one(tmp_path, content):
@@ -94,3 +104,17 @@ def test_a_damaged_one(tmp_path, content):
     path.chmod(0o600)
     with pytest.raises(UserError, match="is damaged: start the learner again"):
         address.read(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_one_that_is_no_file(tmp_path, make):
+    make(tmp_path / address.NAME)
+    with pytest.raises(UserError, match="it is not a file"):
+        address.read(tmp_path)
+
+
+def test_a_learner_ends_whatever_became_of_its_address(tmp_path, caplog):
+    path = write(tmp_path, "t")
+    path.write_text("{")
+    address.remove(tmp_path, "t")
+    assert path.read_text() == "{" and "is damaged" in caplog.text and "was not removed" in caplog.text

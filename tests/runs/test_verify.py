@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -86,6 +87,17 @@ def test_every_part_of_a_sharded_checkpoint_counts(run: RunDirectory, name: str)
     for path in (run.checkpoints / name).iterdir():
         path.unlink()
     assert not any(v.good for v in verify_run(run.path))
+
+
+def test_actors_whose_folder_is_gone_are_missed(run: RunDirectory) -> None:
+    """As ActorLearnerStore saves."""
+    Checkpointer(run.checkpoints / "actors-0000", 3).save(1, {"x": np.arange(2)}, {})
+    store = ShardedCheckpointer(run.checkpoints, [0], Ranks(), 2)
+    store.save(1, SHARED, {0: state_at(1)}, {"actors": True})
+    assert [v.good for v in verify_run(run.path)] == [True]
+    shutil.rmtree(run.checkpoints / "actors-0000")
+    (verdict,) = verify_run(run.path)
+    assert not verdict.good and "actors-0000 has nothing of iteration 1" in verdict.problems[0]
 
 
 def test_verifying_needs_no_jax(run: RunDirectory) -> None:

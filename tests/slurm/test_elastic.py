@@ -77,6 +77,9 @@ def test_a_learner_and_an_array_of_actors(cluster, tmp_path):
     assert 2 <= summary["joined_actors"] <= 4
 
 
+TOO_MANY = ["--dry-run", "--actors", str(10**12), "--actor-slurm", "at_once=4"]
+
+
 def test_what_is_refused(tmp_path):
     for arguments, text in (
         (
@@ -91,6 +94,10 @@ def test_what_is_refused(tmp_path):
         (
             ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--actors", "99"],
             "at most workflow.actors=16",
+        ),
+        (
+            ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path / "b", *TOO_MANY],
+            "--actors: should be from 1 to 4,000,000 (it is 1,000,000,000,000)",
         ),
         (
             ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--slurm", "tme=3"],

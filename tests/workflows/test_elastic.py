@@ -90,9 +90,8 @@ def test_what_actors_are_told(tmp_path):
     made = data(also=["workflow.name=async"])
     del made["workflow"]["actors"]
     (other / "config.yaml").write_text(yaml.safe_dump(made))
-    address.write_own(other, 1, "k" * 40, "t")
     with pytest.raises(UserError, match=r"actors cannot join a run of workflow 'async'"):
-        act(other, 0.0)
+        act(other, 3600.0)  # at once, not when it has waited for a learner
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "config.yaml").write_text(yaml.safe_dump(data(also=["agent.name=nowhere.at_all:make"])))
