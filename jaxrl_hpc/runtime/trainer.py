@@ -39,7 +39,8 @@ from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.summary import describe, params_hash, spread_over_seeds, summaries_of_lanes
 
 log = logging.getLogger(__name__)
-PUBLISH_SECONDS = 10.0  # between parts of metrics that readers see before the next checkpoint
+PUBLISH_SECONDS = 10.0  # at least, between parts of metrics that readers see before the next checkpoint
+PUBLISH_SHARE = 0.01  # and this share of the time that the process has run: long runs write few parts
 LEAST_DRAWABLE = 0.2  # a warning is given if a smaller share of the replay's windows can be drawn
 FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
 
@@ -267,7 +268,8 @@ class Trainer:
     def publish(self) -> None:
         """Write rows between checkpoints, for `jaxrl-hpc report --watch`; a resumed run drops them again."""
         now = time.perf_counter()
-        if not self.ranks.first or self.trials or now - self.published < PUBLISH_SECONDS:
+        least = max(PUBLISH_SECONDS, PUBLISH_SHARE * (now - self.started))
+        if not self.ranks.first or self.trials or now - self.published < least:
             return
         self.published = now
         try:

@@ -165,6 +165,7 @@ def test_metrics_can_be_read_before_the_first_checkpoint(finished, tmp_path, mon
             super().update(env_steps, values)
 
     monkeypatch.setattr(trainer, "PUBLISH_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "PUBLISH_SHARE", 0.0)
     with pytest.raises(Broken):
         train.train(config, run, say=lambda _: None, progress=Watched)
     assert seen[0] > 0 and sorted(set(seen)) == seen
