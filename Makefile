@@ -38,7 +38,7 @@ ifeq ($(MPI),1)
 endif
 	@touch $@
 
-.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(wildcard jaxrl_hpc/replay/native/*.cc jaxrl_hpc/replay/native/*.h jaxrl_hpc/envs/external/*.cc)
+.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(wildcard $(addprefix jaxrl_hpc/,$(foreach room,replay/native networks/native ops envs/external,$(room)/*.cc $(room)/*.h)))
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e .
 	@touch $@
 
