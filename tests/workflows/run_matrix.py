@@ -2,7 +2,7 @@
 
 python -m tests.workflows.run_matrix RECORD [MINUTES]
 
-RECORD gets a line of JSON per combination: what it is, how it was checked (run here, in a job, or traced), how
+RECORD gets a line of JSON per combination: what it is, how it was checked (run here, in a job, traced), how
 that ended (passed, refused, failed), and its seconds. Those that it has already are left out, so that the
 whole can be run in several parts. Jobs have several combinations, because starting ranks is what takes time.
 """
