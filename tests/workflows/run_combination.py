@@ -38,8 +38,8 @@ from tests.workflows import combinations
 from tests.workflows.combinations import Combination
 
 ITERATIONS = 24
-ROWS = {"default": 2_000}  # of a dataset: as many as learning begins with
-FEW_ROWS = 200  # what the smallest replay holds, with room for what is added online
+ROWS = 2_000  # of a dataset: as many as learning begins with by default
+FEW_ROWS = 200  # what the smallest replay holds
 RUN = {"log_every": 1, "eval_every": 0, "final_eval_episodes": 1, "eval_episodes": 1, "tensorboard": False}
 
 
@@ -48,7 +48,8 @@ def config_of(found: Combination) -> configs.Config:
     long_episodes = "Pendulum-v1" if found.agent_name in combinations.CONTINUOUS else "MountainCar-v0"
     data = combinations.data(found, long_episodes)
     if data["workflow"].get("dataset") == "made":
-        data["workflow"]["dataset"] = str(random_file(long_episodes, ROWS.get(found.sizes, FEW_ROWS)))
+        rows = ROWS if "default" in (found.sizes, found.replay) else FEW_ROWS
+        data["workflow"]["dataset"] = str(random_file(long_episodes, rows, copies=1))  # of long episodes too
     if "replay" in data and found.sizes == "default":
         data["replay"] |= {"min_size": 240}
     return configs.from_dict(data)
