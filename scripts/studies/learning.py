@@ -173,9 +173,11 @@ STUDIES = {
         ),
     ),
     "pendulum_a2c": Study(
-        "A2C on Pendulum-v1: the horizon matters",
+        "A2C on Pendulum-v1: settings before and after tuning",
         "Discount and decay of 0.9 with 4 copies and unrolls of 8 steps, against 0.95 with 16 and 16, which "
-        "the config had before. A2C makes one update per unroll and sees each of its million steps once.",
+        "the config had before. A2C makes one update per unroll and sees each of its million steps once. The "
+        "two differ in all of these and in the number of updates, so the page does not tell which of them "
+        "matters.",
         (
             Entry("a2c", "pendulum_a2c", 8, -200),
             Entry("a2c_before", "pendulum_a2c", 8, -200, A2C_BEFORE),
@@ -207,10 +209,11 @@ STUDIES = {
         (Entry("sac", "pendulum_sac", 8, -160),),
     ),
     "pendulum_mbpo": Study(
-        "MBPO on Pendulum-v1: real steps saved by a learned model",
+        "MBPO on Pendulum-v1: does a learned model save real steps?",
         "The goal is SAC's -160 with a third of its real steps, 1.67k of 5k ([SAC](pendulum_sac.md)). MBPO "
         "makes 20 updates per step, 16 of them simulated. Its control sac_20_updates has the same data, "
-        "copies, networks and as many updates, all of them real.",
+        "copies, networks and as many updates, all of them real; its other settings are those of "
+        "pendulum_sac, not tuned for so many updates. No saving is shown over it.",
         (
             Entry("mbpo", "pendulum_mbpo", 8, -160),
             Entry("sac_20_updates", "pendulum_sac", 8, -160, PENDULUM_AS_MBPO),
@@ -218,7 +221,7 @@ STUDIES = {
         comparisons=(Comparison("mbpo", "sac_20_updates", "the model, at equally many updates"),),
     ),
     "exabooster_mbpo": Study(
-        "MBPO on ExaBoosterContinuous-v0: real steps saved by a learned model",
+        "MBPO on ExaBoosterContinuous-v0: does a learned model save real steps?",
         "Improvement over the regulator. The goal is SAC's score with a third of its real steps: sac has "
         "144k steps, mbpo and its control 48k. The control sac_12_updates has mbpo's data, copies, networks "
         "and as many updates, all of them real.",

@@ -195,7 +195,12 @@ def test_memory_is_known_before_anything_is_made():
 
 @pytest.mark.parametrize(
     ("agent", "env", "at_least"),
-    [("ppo", "CartPole-v1", 100), ("a2c", "CartPole-v1", 60), ("dqn", "CartPole-v1", 60)],
+    [
+        ("ppo", "CartPole-v1", 100),
+        ("a2c", "CartPole-v1", 60),
+        ("dqn", "CartPole-v1", 60),
+        pytest.param("pqn", "CartPole-v1", 60, marks=pytest.mark.full),
+    ],
 )
 def test_an_agent_and_an_environment_are_enough_to_learn(tmp_path, agent, env, at_least):
     """Random play gives about 20."""

@@ -72,6 +72,8 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
     """Refuse settings that do not fit together."""
     config.check_priorities(agent, replay)
     instead = ", or workflow.actors=1 if one rank acts and none of its unrolls may be dropped"
+    if not config.uses_ranks:  # actors of an elastic run come and go
+        instead = ""
     check_windows(agent, replay, config.unroll_length, config.cuts_windows, instead)
     if config.max_lag is not None:
         # possible age of a fresh unroll: parameters are published periodically, and actors may lag
