@@ -332,12 +332,15 @@ def random_text(record: dict[str, Any], game: str) -> str:
     return f"{values.mean():,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
-def earlier() -> str:
-    """The score of PPO on Breakout on its own page, of an earlier version."""
+def earlier_row() -> list[str]:
+    """PPO on Breakout on its own page, of an earlier version."""
     page = (RESULTS / "atari_breakout.md").read_text()
-    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ppo |")]
-    seeds, score_text = rows[0][1], rows[0][4]
-    return f"{score_text} ([{seeds} seeds, earlier version](atari_breakout.md))"
+    return next(line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ppo |"))
+
+
+def earlier() -> str:
+    row = earlier_row()
+    return f"{row[4]} ([{row[1]} seeds, earlier version](atari_breakout.md))"
 
 
 def games_table(record: dict[str, Any], published: dict[str, Any]) -> list[str]:
@@ -447,7 +450,9 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         "Every run had " + " or ".join(f"{n} core{'s' * (n > 1)}" for n in cores) + " of "
         f"{processor} for all its ranks, evaluations included, on a machine that did other work "
         "too: times are upper bounds. Lag: age of the parameters that acted, in updates of the learner. "
-        "IMPALA and Ape-X: one learner, two actors.",
+        "IMPALA and Ape-X: one learner, two actors. The earlier version took "
+        f"{earlier_row()[-1].removesuffix('/s')} actions per second with PPO, on one core as well; the "
+        "present one beside stable-baselines3: [performance.md](../performance.md#learning-from-images).",
         *(["", f"Not yet run: {', '.join(missing)}."] if missing else []),
         "",
         "| entry | command, of each seed |",
