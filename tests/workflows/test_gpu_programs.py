@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runtime.build import build
 from jaxrl_hpc.runtime.train import lanes_of, make_runner
 from tests import small
@@ -21,7 +20,7 @@ spec = importlib.util.spec_from_file_location(
 )
 gpu_programs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(gpu_programs)
-SHARDED = gpu_programs.shipped()
+SHARDED = sorted(f"workflows/{p.stem}" for p in (ROOT / "configs" / "workflows").glob("*_sharded.yaml"))
 
 
 @pytest.mark.parametrize("name", quick(SHARDED, ["workflows/cartpole_dqn_sharded"]))
@@ -38,13 +37,6 @@ def test_collectives_are_inside_the_program_and_nothing_is_on_the_host(name):
 
 def test_there_are_sharded_configs():
     assert len(SHARDED) == 3
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", gpu_programs.OUTSIDE)
-def test_those_left_out_cannot_run_on_several_devices(name):
-    with pytest.raises(UserError, match=r"runs outside of the program .* set workflow\.devices=1"):
-        gpu_programs.lower_sharded(configs.load(name), 4)
 
 
 def test_the_reader_sees_calls_to_the_host():
