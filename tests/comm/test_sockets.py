@@ -345,7 +345,7 @@ def test_an_actor_that_has_joined_knows_where_its_stream_stands(made):
 
     def stopped():
         end.serve()
-        if held and found.number >= 0:  # what was sent need not be there at the next look
+        if found.number >= 0:
             whole(*held.pop())
         return False
 
