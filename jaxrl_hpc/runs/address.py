@@ -82,8 +82,8 @@ def write(folder: Path, address: LearnerAddress) -> None:
 
 
 def remove(folder: Path, token: str) -> None:
-    """Delete this learner's own file; not that of a later one, nor what cannot be read any more: actors
-    refuse it, and a run must not fail at its end."""
+    """Delete this learner's own file; not that of a later one. One that cannot be read or deleted stays: it
+    must not keep a run from saving."""
     with contextlib.suppress(UserError, OSError):
         found = read(folder)
         if found is not None and found.token == token:

@@ -46,16 +46,6 @@ def test_only_its_own_is_taken_away(tmp_path):
     address.remove(tmp_path, "second")
 
 
-def test_a_learner_ends_whatever_became_of_its_file(tmp_path):
-    path = write(tmp_path)
-    path.chmod(0o644)
-    address.remove(tmp_path, "t")
-    path.chmod(0o600)
-    path.write_text("{")
-    address.remove(tmp_path, "t")
-    assert path.exists(), "it may be somebody else's"
-
-
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
 def test_one_that_others_may_know_is_refused(tmp_path, mode):
     write(tmp_path).chmod(mode)
