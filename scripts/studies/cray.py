@@ -162,6 +162,13 @@ def overhead_of(report: dict[str, Any]) -> float:
     return float(next(iter(report["lines"].values()))["latency"])
 
 
+def compute_of(report: dict[str, Any]) -> float:
+    """Seconds of an iteration on one rank: of CPU time where other work may have used the core as well."""
+    if report["machine"]["cores"] < 2:
+        return next(row["core_milliseconds"] for row in report["rows"] if row["ranks"] == 1) / 1e3
+    return float(report["compute_milliseconds"]) / 1e3
+
+
 def modelled(report: dict[str, Any], latency: float, nodes: int, waits: bool) -> float:
     """Share of the actions per second that so many separate nodes would have together."""
     network = model.NetworkModel(latency, report["network"]["bandwidth"])
@@ -169,7 +176,7 @@ def modelled(report: dict[str, Any], latency: float, nodes: int, waits: bool) ->
     talk = model.over_network(
         report["messages"], network, nodes, overhead_of(report), flow["shards"], flow["deterministic"]
     )
-    compute = report["compute_milliseconds"] / 1e3
+    compute = compute_of(report)
     wait = model.waiting(report["jitter_milliseconds"] / 1e3, nodes) if waits else 0.0
     return compute / (compute + talk + wait)
 
@@ -389,9 +396,10 @@ def measured_text(report: dict[str, Any]) -> str:
             "two separate runs side by side."
         )
     return (
-        f"{text}on the same core {two['env_steps_per_second']:,.0f} together, which is "
-        f"{100 * two['efficiency']:.0f} % of it. What a second core brings was not measured for images; for "
-        "CartPole it is on [scaling.md](scaling.md)."
+        f"{text}on the same core {two['env_steps_per_second']:,.0f} together, with "
+        f"{one['core_milliseconds']:,.0f} and {two['core_milliseconds'] / 2:,.0f} ms of CPU time per rank "
+        "and iteration. What a second core brings was not measured for images; for CartPole it is on "
+        "[scaling.md](scaling.md)."
     )
 
 
@@ -399,7 +407,7 @@ def scaling_section(report: dict[str, Any]) -> list[str]:
     size = sum(4 * m["times"] * m["length"] for m in report["messages"])
     alone = report["machine"]["cores"] < 2
     delays = (
-        "whose time per iteration varies as that of one rank here"
+        "whose time per iteration varies as that of one rank here, which other work on the machine delayed"
         if alone
         else "whose delays are as those measured between two ranks here"
     )
@@ -407,7 +415,7 @@ def scaling_section(report: dict[str, Any]) -> list[str]:
         "## One node to sixteen (its figure 11)",
         "",
         f"PPO on Breakout, 8 games per rank. {measured_text(report)} An iteration takes "
-        f"{report['compute_milliseconds'] / 1e3:.2f} s and sends "
+        f"{compute_of(report):.2f} s and sends "
         f"{sum(m['times'] for m in report['messages'])} messages, {size / 1e6:.1f} MB in all per rank.",
         "",
         "Modelled: actions per second of so many nodes of one rank each, as a share of as many separate "
