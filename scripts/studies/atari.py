@@ -60,7 +60,6 @@ ENTRIES = {
     "breakout_a2c": Entry("atari_breakout_a2c", "breakout", "A2C"),
     "breakout_impala": Entry("workflows/atari_breakout_impala", "breakout", "IMPALA", 3),
     "breakout_apex": Entry("workflows/atari_breakout_apex", "breakout", "Ape-X", 3),
-    "breakout_dqn": Entry("atari_breakout_dqn", "breakout", "DQN"),
 }
 
 
@@ -345,30 +344,31 @@ def earlier() -> str:
 
 def games_table(record: dict[str, Any], published: dict[str, Any]) -> list[str]:
     """A row per game and agent: random play, ours, and what is published at as many frames and at more."""
-    rllib, dopamine = (published["2M frames"][name]["scores"] for name in ("RLlib", "Dopamine"))
+    rllib = published["2M frames"]["RLlib"]["scores"]
     later = published["40M frames"]["scores"]
     lines = [
-        "| game | agent | random play | ours | RLlib | Dopamine | RLlib, 40M frames "
-        "| Schulman et al., 40M frames |",
-        "|---" * 8 + "|",
+        "| game | agent | random play | ours | RLlib | RLlib, 40M frames | Schulman et al., 40M frames |",
+        "|---" * 7 + "|",
     ]
     for game, title in GAMES.items():
         digits = digits_of(game)
-        for agent in (*RLLIB, "DQN"):
+        for agent in RLLIB:
             name = next((n for n, entry in ENTRIES.items() if (entry.game, entry.agent) == (game, agent)), "")
             rows = record["runs"].get(name, {})
             ours = spread((row["returns"] for row in rows.values()), digits) if rows else ""
             ours = ours or (earlier() if name == "breakout_ppo" else "")
             if not ours:
                 continue
-            cells = [title, agent, random_text(record, game), ours]
-            cells.append(f"{rllib[game][agent]:,.{digits}f}" if agent in RLLIB else "")
-            cells.append(spread(dopamine[game], digits) if agent == "DQN" else "")
+            cells = [title, agent, random_text(record, game), ours, f"{rllib[game][agent]:,.{digits}f}"]
             for source in ("RLlib", "Schulman et al."):
                 value = later[source].get(agent, {}).get(game)
                 cells.append("" if value is None else f"{value:,g}")
             lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def dopamine_text(scores: dict[str, list[float]]) -> str:
+    return ", ".join(f"{title} {spread(scores[game], digits_of(game))}" for game, title in GAMES.items())
 
 
 def runs_table(record: dict[str, Any]) -> list[str]:
@@ -429,9 +429,9 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         f"RLlib ({sources['RLlib']['source']}): the mean of the last 100 games played in training at "
         f"{ACTIONS:,} actions, one run each; PPO with 10 workers, A2C 5, IMPALA 32, Ape-X 8.",
         "",
-        f"Dopamine ({sources['Dopamine']['source']}): DQN with Adam, games played in training in the second "
-        "million frames, five seeds. Sticky actions (0.25), games of up to half an hour that a lost life "
-        "does not end, and the score is that on the way, not at the end.",
+        "DQN on one process was not trained here. Dopamine's, with Adam, in the second million frames of "
+        f"training, five seeds: {dopamine_text(sources['Dopamine']['scores'])} ({sources['Dopamine']['source']}; sticky "
+        "actions, games of up to half an hour that a lost life does not end).",
         "",
         "At twenty times the frames, as an orientation only: RLlib's from "
         f"{published['40M frames']['sources']['RLlib']}; those of Schulman et al. from "
