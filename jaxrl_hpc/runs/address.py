@@ -6,7 +6,6 @@ learner ends. A killed learner leaves it behind, with an address at which nobody
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -82,12 +81,10 @@ def write(folder: Path, address: LearnerAddress) -> None:
 
 
 def remove(folder: Path, token: str) -> None:
-    """Delete this learner's own file; not that of a later one. One that cannot be read or deleted stays: it
-    must not keep a run from saving."""
-    with contextlib.suppress(UserError, OSError):
-        found = read(folder)
-        if found is not None and found.token == token:
-            (folder / NAME).unlink(missing_ok=True)
+    """Delete this learner's own file; not that of a later one."""
+    found = read(folder)
+    if found is not None and found.token == token:
+        (folder / NAME).unlink(missing_ok=True)
 
 
 def read(folder: Path) -> LearnerAddress | None:

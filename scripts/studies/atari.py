@@ -430,8 +430,9 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         f"{ACTIONS:,} actions, one run each; PPO with 10 workers, A2C 5, IMPALA 32, Ape-X 8.",
         "",
         "DQN on one process was not trained here. Dopamine's, with Adam, in the second million frames of "
-        f"training, five seeds: {dopamine_text(sources['Dopamine']['scores'])} ({sources['Dopamine']['source']}; sticky "
-        "actions, games of up to half an hour that a lost life does not end).",
+        f"training, five seeds: {dopamine_text(sources['Dopamine']['scores'])} "
+        f"({sources['Dopamine']['source']}; sticky actions, games of up to half an hour that a lost "
+        "life does not end).",
         "",
         "At twenty times the frames, as an orientation only: RLlib's from "
         f"{published['40M frames']['sources']['RLlib']}; those of Schulman et al. from "
