@@ -234,7 +234,7 @@ BUSY = (
     "job: that alone makes several workers faster than one here, and the rows cannot be compared with each "
     "other. Ranks compared by their CPU time are below. "
 )
-PAPER = "Kommaraju, Maschhoff, Ringenburg, Robbins: Scalable Reinforcement Learning on Cray XC (2020)"
+PAPER = '"Scalable Reinforcement Learning on Cray XC" (Kommaraju, Maschhoff, Ringenburg and Robbins, 2020)'
 
 
 def cores_of(found: dict[str, Any]) -> str:
