@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 
 from jaxrl_hpc.bench.interleave import machine_facts
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
-from jaxrl_hpc.metrics.units import duration
+from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.report.data import RunData, load_run
 from jaxrl_hpc.runs.directory import code_version
 from jaxrl_hpc.runtime.host import available_cores
@@ -258,7 +258,7 @@ def summary_section(found: dict[str, Any], record: dict[str, Any]) -> list[str]:
         (
             "figure 3",
             "128 → 64 → 32 workers within one run, 84 minutes",
-            f"{ranks} ranks, {resized['wall_seconds'] / 60:.0f} minutes of training"
+            f"{ranks} ranks, {count(resized['env_steps'])} actions, {resized['wall_seconds'] / 60:.0f} minutes"
             if "wall_seconds" in resized
             else "not run",
         ),
@@ -498,7 +498,7 @@ def page(found: dict[str, Any], record: dict[str, Any], published: dict[str, Any
         "- Nodes: one machine has no network. Everything over 2 ranks is the model's.",
         "- Its workers × games × cores fill a node of dozens of cores; here 16 games share what the table "
         "names.",
-        "- The 84 minutes of its run on 128, 64 and 32 workers: ours has 4, 2 and 1 ranks on shared cores.",
+        "- The 84 minutes of its run on 128, 64 and 32 workers: ours has 4, 2 and 1 ranks on a shared core.",
         "- Its figures' own values: only its text was at hand, so that no point of a curve is repeated here.",
         *([f"- Not yet measured: {', '.join(missing)}."] if missing else []),
     ]
