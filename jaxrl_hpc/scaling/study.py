@@ -108,7 +108,7 @@ def measure(request: Request, layout: JobLayout, collectives: bool) -> dict[str,
         bound = ["-bind-to", "core"] if pinned and layout.devices == 1 else []
         command = [request.launcher, "-n", str(layout.ranks), *bound, *command]
     elif pinned and layout.devices == 1:
-        command = ["taskset", "-c", "0", *command]
+        command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=environment())
     return report_of(layout.describe(), done.returncode, done.stdout, done.stderr) | {
         **layout._asdict(),

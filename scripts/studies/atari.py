@@ -60,7 +60,6 @@ ENTRIES = {
     "breakout_a2c": Entry("atari_breakout_a2c", "breakout", "A2C"),
     "breakout_impala": Entry("workflows/atari_breakout_impala", "breakout", "IMPALA", 3),
     "breakout_apex": Entry("workflows/atari_breakout_apex", "breakout", "Ape-X", 3),
-    "breakout_dqn": Entry("atari_breakout_dqn", "breakout", "DQN"),
 }
 
 
@@ -332,40 +331,44 @@ def random_text(record: dict[str, Any], game: str) -> str:
     return f"{values.mean():,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
-def earlier() -> str:
-    """The score of PPO on Breakout on its own page, of an earlier version."""
+def earlier_row() -> list[str]:
+    """PPO on Breakout on its own page, of an earlier version."""
     page = (RESULTS / "atari_breakout.md").read_text()
-    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ppo |")]
-    seeds, score_text = rows[0][1], rows[0][4]
-    return f"{score_text} ([{seeds} seeds, earlier version](atari_breakout.md))"
+    return next(line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ppo |"))
+
+
+def earlier() -> str:
+    row = earlier_row()
+    return f"{row[4]} ([{row[1]} seeds, earlier version](atari_breakout.md))"
 
 
 def games_table(record: dict[str, Any], published: dict[str, Any]) -> list[str]:
     """A row per game and agent: random play, ours, and what is published at as many frames and at more."""
-    rllib, dopamine = (published["2M frames"][name]["scores"] for name in ("RLlib", "Dopamine"))
+    rllib = published["2M frames"]["RLlib"]["scores"]
     later = published["40M frames"]["scores"]
     lines = [
-        "| game | agent | random play | ours | RLlib | Dopamine | RLlib, 40M frames "
-        "| Schulman et al., 40M frames |",
-        "|---" * 8 + "|",
+        "| game | agent | random play | ours | RLlib | RLlib, 40M frames | Schulman et al., 40M frames |",
+        "|---" * 7 + "|",
     ]
     for game, title in GAMES.items():
         digits = digits_of(game)
-        for agent in (*RLLIB, "DQN"):
+        for agent in RLLIB:
             name = next((n for n, entry in ENTRIES.items() if (entry.game, entry.agent) == (game, agent)), "")
             rows = record["runs"].get(name, {})
             ours = spread((row["returns"] for row in rows.values()), digits) if rows else ""
             ours = ours or (earlier() if name == "breakout_ppo" else "")
             if not ours:
                 continue
-            cells = [title, agent, random_text(record, game), ours]
-            cells.append(f"{rllib[game][agent]:,.{digits}f}" if agent in RLLIB else "")
-            cells.append(spread(dopamine[game], digits) if agent == "DQN" else "")
+            cells = [title, agent, random_text(record, game), ours, f"{rllib[game][agent]:,.{digits}f}"]
             for source in ("RLlib", "Schulman et al."):
                 value = later[source].get(agent, {}).get(game)
                 cells.append("" if value is None else f"{value:,g}")
             lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def dopamine_text(scores: dict[str, list[float]]) -> str:
+    return ", ".join(f"{title} {spread(scores[game], digits_of(game))}" for game, title in GAMES.items())
 
 
 def runs_table(record: dict[str, Any]) -> list[str]:
@@ -426,9 +429,10 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         f"RLlib ({sources['RLlib']['source']}): the mean of the last 100 games played in training at "
         f"{ACTIONS:,} actions, one run each; PPO with 10 workers, A2C 5, IMPALA 32, Ape-X 8.",
         "",
-        f"Dopamine ({sources['Dopamine']['source']}): DQN with Adam, games played in training in the second "
-        "million frames, five seeds. Sticky actions (0.25), games of up to half an hour that a lost life "
-        "does not end, and the score is that on the way, not at the end.",
+        "DQN on one process was not trained here. Dopamine's, with Adam, in the second million frames of "
+        f"training, five seeds: {dopamine_text(sources['Dopamine']['scores'])} "
+        f"({sources['Dopamine']['source']}; sticky actions, games of up to half an hour that a lost "
+        "life does not end).",
         "",
         "At twenty times the frames, as an orientation only: RLlib's from "
         f"{published['40M frames']['sources']['RLlib']}; those of Schulman et al. from "
@@ -447,7 +451,9 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         "Every run had " + " or ".join(f"{n} core{'s' * (n > 1)}" for n in cores) + " of "
         f"{processor} for all its ranks, evaluations included, on a machine that did other work "
         "too: times are upper bounds. Lag: age of the parameters that acted, in updates of the learner. "
-        "IMPALA and Ape-X: one learner, two actors.",
+        "IMPALA and Ape-X: one learner, two actors. The earlier version took "
+        f"{earlier_row()[-1].removesuffix('/s')} actions per second with PPO, on one core as well; the "
+        "present one beside stable-baselines3: [performance.md](../performance.md#learning-from-images).",
         *(["", f"Not yet run: {', '.join(missing)}."] if missing else []),
         "",
         "| entry | command, of each seed |",

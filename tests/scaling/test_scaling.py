@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 
 import numpy as np
 import pytest
@@ -120,6 +121,21 @@ def test_separate_runs_side_by_side_are_the_measure(monkeypatch):
     assert row["efficiency_beside"] == pytest.approx(0.8) and row["efficiency"] == pytest.approx(2 / 3)
     assert report["jitter_milliseconds"] == pytest.approx(0.1 * math.sqrt(math.pi))
     assert "| 2 × 1, jax | 1.500 | 1.200 | 0.000 | 0.100 | 0.200 |" in figure.table(report)
+
+
+def test_one_rank_is_held_to_a_core_that_this_process_may_use(monkeypatch):
+    """A batch system gives any cores; the first of the machine need not be among them."""
+    seen = []
+
+    def run(command, **_):
+        seen.append(command)
+        return subprocess.CompletedProcess(command, 0, "{}", "")
+
+    monkeypatch.setattr(study.os, "sched_getaffinity", lambda _: {5, 3})
+    monkeypatch.setattr(study.subprocess, "run", run)
+    request = study.Request(CONFIG, [1], [1], "weak", 1.0, 1, "mpiexec", NETWORK)
+    assert study.measure(request, study.JobLayout("", 1, 1), collectives=False)["pinned"]
+    assert seen[0][:3] == ["taskset", "-c", "3"]
 
 
 def test_layouts_of_both_engines():

@@ -1,11 +1,13 @@
 """Learners whose actors come and go: exact accounts whatever happens, and one sentence for what is wrong."""
 
+import contextlib
 import json
 import os
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -16,6 +18,7 @@ from jaxrl_hpc.runs import address
 from jaxrl_hpc.runtime.acting import act
 from jaxrl_hpc.runtime.build import build
 from jaxrl_hpc.runtime.train import train
+from jaxrl_hpc.workflows.actor_learner.elastic_mailbox import ElasticMailbox, WaitEnded, WaitRules
 from tests.holding import Hold
 from tests.workflows import elastic_jobs
 from tests.workflows.elastic_jobs import (
@@ -77,6 +80,32 @@ def test_nobody_comes(tmp_path):
         assert train(configs.from_dict(made), folder, resume=True, say=lambda _: None).finished
         assert actor.result() == 0
     assert accounts(folder, STEPS)["learned_unrolls"] == 60
+
+
+@pytest.mark.parametrize(
+    "there, joined, unroll, text",
+    [
+        (0, 200, 200, None),
+        (0, 301, 301, "no actor is connected"),
+        (2, 3000, 3000, None),
+        (2, 3601, 3601, "none arrived from 2 connected actors"),
+        (0, 1, 3000, None),
+        (0, 1, 3601, "waited 3601 s for unrolls, and no actor is connected"),
+    ],
+)
+def test_a_learner_does_not_wait_for_ever(there, joined, unroll, text):
+    """Not for actors that compile, nor for ones that join and fail, again and again. Seconds ago."""
+    now = time.monotonic()
+    channel = SimpleNamespace(
+        members=dict.fromkeys(range(there)),
+        delivered=False,
+        last_event=now - joined,
+        last_unroll=now - unroll,
+    )
+    mailbox = ElasticMailbox.__new__(ElasticMailbox)
+    mailbox.channel, mailbox.rules = channel, WaitRules(lambda: 0, 300.0)
+    with pytest.raises(WaitEnded, match=text) if text else contextlib.nullcontext():
+        mailbox._check(now - 10_000)
 
 
 def test_what_actors_are_told(tmp_path):

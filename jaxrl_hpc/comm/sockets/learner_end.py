@@ -101,7 +101,7 @@ class SocketLearner:
         self.sizes, self.admission = sizes, admission
         self.streams = dict(streams)
         self.members: dict[bytes, Member] = {}
-        self.last_event = time.monotonic()  # when an actor joined or an unroll arrived
+        self.last_event = self.last_unroll = time.monotonic()  # an actor joined or an unroll arrived
         self._zmq, self._milliseconds = zmq, milliseconds
         self._counts = {name: counts.get(name, 0) for name in COUNTS}
         self._order: deque[bytes] = deque()  # whose unrolls have arrived, one entry each
@@ -232,7 +232,7 @@ class SocketLearner:
             member.arrived.append((message, state))
             member.delivered = True
             self._order.append(identity)
-            self.last_event = time.monotonic()
+            self.last_event = self.last_unroll = time.monotonic()
         elif kind == Frame.GOT:
             member.sent = None
             self._give(identity)

@@ -65,10 +65,12 @@ class ElasticMailbox(Mailbox):
         there, limit = len(self.channel.members), self.rules.deadline_seconds
         if not limit:
             return
+        now, longest = time.monotonic(), max(LONG_FACTOR * limit, LONG_SECONDS)
         if there and not self.channel.delivered:  # they compile first
-            limit = max(LONG_FACTOR * limit, LONG_SECONDS)
-        waited = time.monotonic() - max(began, self.channel.last_event)
-        if waited > limit:
+            limit = longest
+        waited = now - max(began, self.channel.last_unroll)
+        # actors that join, fail and join again must not delay the end for ever
+        if now - max(began, self.channel.last_event) > limit or waited > longest:
             who = "no actor is connected" if not there else f"none arrived from {there} connected actors"
             raise WaitEnded(f"the learner waited {waited:.0f} s for unrolls, and {who}")
 
