@@ -258,7 +258,8 @@ def summary_section(found: dict[str, Any], record: dict[str, Any]) -> list[str]:
         (
             "figure 3",
             "128 → 64 → 32 workers within one run, 84 minutes",
-            f"{ranks} ranks, {count(resized['env_steps'])} actions, {resized['wall_seconds'] / 60:.0f} minutes"
+            f"{ranks} ranks, {count(resized['env_steps'])} actions, "
+            f"{resized['wall_seconds'] / 60:.0f} minutes"
             if "wall_seconds" in resized
             else "not run",
         ),
