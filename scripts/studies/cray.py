@@ -258,8 +258,7 @@ def summary_section(found: dict[str, Any], record: dict[str, Any]) -> list[str]:
         (
             "figure 3",
             "128 → 64 → 32 workers within one run, 84 minutes",
-            f"{ranks} ranks, {count(resized['env_steps'])} actions, "
-            f"{resized['wall_seconds'] / 60:.0f} minutes"
+            f"{ranks} ranks, {count(resized['env_steps'])} actions, {resized['wall_seconds'] / 60:.0f} min"
             if "wall_seconds" in resized
             else "not run",
         ),
@@ -375,7 +374,7 @@ def resize_section(found: dict[str, Any], record: dict[str, Any], published: dic
         f"counts go "
         "on: with an environment inside the program the run even has the same bits as one that nobody "
         "touched "
-        "([a run that stretches](stretch.md)).",
+        "([a run on a changing number of ranks](stretch.md)).",
         "",
         f"Score at the end: {found['eval_return_score']:,.0f}; unchanged runs of one process, 500k actions: "
         + (
