@@ -38,7 +38,8 @@ ifeq ($(MPI),1)
 endif
 	@touch $@
 
-.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(wildcard jaxrl_hpc/replay/native/*.cc jaxrl_hpc/replay/native/*.h jaxrl_hpc/envs/external/*.cc)
+COMPILED := $(shell find jaxrl_hpc -name '*.cc' -o -name '*.h')
+.venv/.installed: .venv/.dependencies pyproject.toml setup.py $(COMPILED)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e .
 	@touch $@
 
@@ -92,7 +93,7 @@ docs: install
 lock: .venv/.uv
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --no-emit-package mpi4jax pyproject.toml --extra mpi --extra dev --extra external --extra peers \
-	  --extra tracking --extra report --extra build --extra docs -o requirements.lock
+	  --extra tracking --extra report --extra elastic --extra build --extra docs -o requirements.lock
 
 clean:
 	rm -rf .venv .venv-bench build *.egg-info

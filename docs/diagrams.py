@@ -131,7 +131,7 @@ ROOMS: list[tuple[str, list[tuple[str, str]]]] = [
 def rooms() -> Picture:
     """Layers from top to bottom; an import may only go down."""
     width, height, left = 780, 46, 46
-    picture = Picture(width + left + 14, len(ROOMS) * (height + 10) + 16, "Rooms of the package in layers")
+    picture = Picture(width + left + 14, len(ROOMS) * (height + 10) + 16, "Packages in layers")
     for row, (color, names) in enumerate(ROOMS):
         y = 10 + row * (height + 10)
         each = (width - 10 * (len(names) - 1)) / len(names)

@@ -77,7 +77,7 @@ class EnvStep(NamedTuple):
 class HostHooks(NamedTuple):
     """Host functions of an environment, besides its compiled steps. None: not available."""
 
-    simulators: Any = None  # keeps simulators that live outside of the program (envs/external/host.py)
+    simulators: Any = None  # keeps simulators that live outside the program (envs/external/host.py)
     external: bool = False  # they own the copies' state: not saved, never vmapped
     summarise: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     # sums of info over episodes [episodes] -> evaluation metrics per episode or scalar
@@ -103,7 +103,7 @@ class Env(NamedTuple):
 
     @property
     def external(self) -> bool:
-        """Whether the copies' state is outside of the program."""
+        """Whether the copies' state is outside the program."""
         return self.host.external
 
     def with_hooks(self, **hooks: Any) -> Env:

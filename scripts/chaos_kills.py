@@ -1,10 +1,10 @@
 """Random faults for scripts/chaos.py: training jobs that are killed, stopped, slowed, starved and damaged.
 
 A case is WORKFLOW:SEED. It draws a config, trains it in a job that faults happen to at random moments, starts
-the job again with --resume until it finishes, and compares. `fused` and deterministic `sharded` promise the
-bits of a run that nothing happened to. Workflows with actors promise that every unroll is used exactly once,
-the parameter server and gossip that every exchange is, and all of them that metrics have neither gaps nor
-repeats.
+the job again with --resume until it finishes, and compares. `fused`, `offline` and deterministic `sharded`
+promise the bits of a run that nothing happened to. Workflows with actors promise that every unroll is used
+exactly once, the parameter server and gossip that every exchange is, and all of them that metrics have
+neither gaps nor repeats. In a job of `elastic` faults happen to actors too, which do not end it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import random
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import yaml
 from chaos_inputs import damage_file
@@ -34,7 +36,9 @@ from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
 from jaxrl_hpc.cli.doctor_mpi import _environment
 from jaxrl_hpc.comm.leftovers import remove_leftovers
+from jaxrl_hpc.datasets import Columns, parquet
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from jaxrl_hpc.types import EnvSpec
 from jaxrl_hpc.workflows.actor_learner.arrival_log import file_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,11 +55,30 @@ A2C = {"name": "a2c", "network": {"hidden": [16]}}
 PPO = {"name": "ppo", "network": {"hidden": [16]}, "epochs": 2, "minibatches": 2}
 UNIFORM = {"name": "uniform", "capacity": 2400, "min_size": 96}
 PRIORITISED = {"name": "prioritised", "capacity": 2400, "min_size": 96}
-EXACT = ("fused", "sharded")  # equal bits are promised
-RECORDED = ("async", "rma", "rma_queue", "dyna", "parameter_server", "gossip")  # unrolls, exchanges
+EXACT = ("fused", "offline", "sharded")  # equal bits are promised
+RECORDED = (
+    "async",
+    "elastic",
+    "rma",
+    "rma_queue",
+    "dyna",
+    "parameter_server",
+    "gossip",
+)  # unrolls, exchanges
 WORKFLOWS = (
-    "fused", "sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server", "gossip", "dyna"
+    "fused", "sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server", "gossip",
+    "dyna", "elastic", "offline",
 )  # fmt: skip
+DATASET = "recorded.parquet"  # beside the run's folder, where jobs are started
+SPACES = {"CartPole-v1": (4, 2), "Acrobot-v1": (6, 3)}  # numbers of observations and actions
+ELASTIC = """trap : TERM USR1
+{learner} &
+learner=$!
+{actors}while kill -0 $learner 2> /dev/null; do wait $learner; code=$?; done
+kill -KILL $(jobs -p) 2> /dev/null
+wait
+exit $code
+"""
 FAULTS = ("SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGUSR1", "SIGSTOP", "slow")
 
 
@@ -70,6 +93,10 @@ def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
         data = dice.choice((off_policy, on_policy, {"agent": PPO, "env": env, "run": steps}))
         seeds = {"seeds": dice.choice((1, 2)), "total_env_steps": 80_000}
         return data | {"workflow": {"name": "fused", "num_envs": 4}, "run": steps | seeds}, 1
+    if workflow == "offline":
+        flow = {"name": "offline", "dataset": DATASET, "online_after": dice.choice((None, 48_000))}
+        return off_policy | {"workflow": flow, "replay": replay | {"capacity": 16_000},
+                             "run": steps | {"total_env_steps": 60_000}}, 1  # fmt: skip
     if workflow == "sharded":
         flow = {
             "name": "sharded",
@@ -81,7 +108,7 @@ def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
         return dice.choice((off_policy, on_policy)) | {"workflow": flow}, 2
     flow = {"name": workflow, "num_envs": 4, "unroll_length": 8, "deadline_seconds": DEADLINE}
     steps |= {"record_schedule": workflow in RECORDED}
-    if workflow in ("async", "rma", "rma_queue"):
+    if workflow in ("async", "elastic", "rma", "rma_queue"):
         data = dice.choice((off_policy, on_policy))
         if data is off_policy:
             flow["updates_per_iteration"] = 2
@@ -92,14 +119,35 @@ def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
     return on_policy | {"workflow": flow}, dice.choice((2, 3))
 
 
-class Job:
-    """A training job: started, watched, and known by the processes of its ranks."""
+def write_dataset(path: Path, name: str) -> None:
+    """Made-up transitions in the form of an environment. JAX is not started: jobs are forked from here."""
+    size, actions = SPACES[name]
+    spec = EnvSpec(name, (size,), np.dtype(np.float32), actions, (), None, None, 500)
+    numbers, rows = np.random.default_rng(0), 1000
+    obs = numbers.normal(size=(rows + 1, size)).astype(np.float32)
+    last = np.arange(rows) % 50 == 49
+    action = numbers.integers(actions, size=rows).astype(np.int32)
+    reward = numbers.normal(size=rows).astype(np.float32)
+    columns = Columns(obs[:-1], action, reward, last, np.zeros(rows, bool), np.arange(rows) // 50, obs[1:])
+    parquet.write(path, columns, spec, {"env": {"name": name}})
 
-    def __init__(self, config: Path, folder: Path, ranks: int, limit: int | None = None) -> None:
-        self.folder, self.ranks = folder, ranks
-        launcher = [str(find_mpiexec()), "-n", str(ranks)] if ranks > 1 else []
-        command = [*launcher, sys.executable, "-m", "jaxrl_hpc.cli.main", "train", str(config)]
+
+class Job:
+    """A training job: started, watched, and known by the processes of its ranks. One of `elastic` is its
+    learner, whose exit code counts, and `ranks` - 1 actors, which are killed when it has ended."""
+
+    def __init__(
+        self, config: Path, folder: Path, ranks: int, limit: int | None = None, elastic: bool = False
+    ) -> None:
+        self.folder, self.ranks, self.elastic = folder, ranks, elastic
+        launcher = [str(find_mpiexec()), "-n", str(ranks)] if ranks > 1 and not elastic else []
+        program = [sys.executable, "-m", "jaxrl_hpc.cli.main"]
+        command = [*launcher, *program, "train", str(config)]
         command += ["--run-dir", str(folder), "--resume"]
+        if elastic:
+            actor = shlex.join([*program, "actor", str(folder), "--wait", str(HANG_SECONDS)])
+            text = ELASTIC.format(learner=shlex.join(command), actors=f"{actor} &\n" * (ranks - 1))
+            command = ["bash", "-c", text]
         self.log = folder.with_name(f"{folder.name}.log")
         self._output = open(self.log, "w")  # noqa: SIM115 (closed when the job has ended)
         self._steps_before = newest(folder)
@@ -128,6 +176,8 @@ class Job:
 
     def pids(self) -> list[int]:
         """Of the ranks, in their order, by what they wrote about themselves since this start."""
+        if self.elastic:
+            return [process.pid for process in processes(self.folder)]
         if self.ranks == 1:
             return [self.process.pid]
         found = []
@@ -212,7 +262,7 @@ def strike(job: Job, fault: str, dice: random.Random) -> bool:
         elif fault == "SIGSTOP":
             os.kill(pid, signal.SIGSTOP)
             if (
-                dice.random() < 0.5 or job.ranks == 1
+                dice.random() < 0.5 or job.ranks == 1 or job.elastic
             ):  # it goes on after a while; else the watchdog ends the job
                 time.sleep(dice.uniform(0.1, 3.0))
                 os.kill(pid, signal.SIGCONT)
@@ -238,6 +288,9 @@ def endure(workflow: str, seed: int, work: Path, faults: int = 3) -> Outcome:
     folder.mkdir(parents=True)
     config, run = folder / "config.yaml", folder / "run"
     config.write_text(yaml.safe_dump(data))
+    if workflow == "offline":
+        write_dataset(folder / DATASET, data["env"]["name"])
+    elastic = workflow == "elastic"
     done: list[str] = []
 
     def outcome(verdict: str, text: str = "") -> Outcome:
@@ -256,14 +309,15 @@ def endure(workflow: str, seed: int, work: Path, faults: int = 3) -> Outcome:
         return code, outcome("LEFTOVER", ", ".join(left)) if left else None
 
     for _ in range(faults):
-        job = Job(config, run, ranks)
+        job = Job(config, run, ranks, elastic=elastic)
         hit, early, fault = False, dice.random() < 0.2, dice.choice(FAULTS)
         if early or job.wait_until_it_trains():
             time.sleep(dice.uniform(0.0, 8.0 if early else 0.6))  # when to strike
             hit = job.process.poll() is None and strike(job, fault, dice)
             if hit:
                 done.append(fault)
-        code, wrong = start_and_end(job, END_SECONDS + DEADLINE if hit and fault in ENDS_IT else HANG_SECONDS)
+        ends = hit and fault in ENDS_IT and not elastic  # it may have been an actor
+        code, wrong = start_and_end(job, END_SECONDS + DEADLINE if ends else HANG_SECONDS)
         remove_leftovers()
         if wrong:
             return wrong
@@ -272,7 +326,7 @@ def endure(workflow: str, seed: int, work: Path, faults: int = 3) -> Outcome:
         if code == 0:
             break
     else:
-        job = Job(config, run, ranks)
+        job = Job(config, run, ranks, elastic=elastic)
         code, wrong = start_and_end(job, HANG_SECONDS)
         if wrong or code != 0:
             return wrong or outcome("LOST", f"the last start ended with {code}: {job.text()[-800:]}")
@@ -319,6 +373,8 @@ def unaccounted(run: Path, workflow: str) -> str:
     _, leaves, numbers = Checkpointer(run / "checkpoints" / "actors-0000").load()
     kept = {name.strip("[']"): leaf for name, leaf in leaves.items()} | numbers
     taken, dropped, lost = (int(kept[name]) for name in ("taken", "dropped", "lost"))
+    if workflow == "elastic":
+        lost = 0  # unrolls of killed actors that were not acknowledged: they are made again
     if lost or (taken - dropped) * unroll != steps[-1]:
         return f"{taken} unrolls taken, {dropped} dropped, {lost} lost in {steps[-1]} environment steps"
     return unrolls_unaccounted(run, taken) if workflow in RECORDED else ""

@@ -14,6 +14,7 @@ next start, on every node. Needs no package but Python itself, so that it works 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # of this module only Python itself is needed
 from jaxrl_hpc.comm.leftovers import describe, remove_leftovers
@@ -69,6 +71,12 @@ def blame(output: str, run_dir: Path) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
+def refuse(text: str) -> NoReturn:
+    """End with a mistake in the input."""
+    print(f"error: {text}", file=sys.stderr)
+    raise SystemExit(2)
+
+
 def tell_removed() -> None:
     """Remove the shared memory that earlier jobs left on this node."""
     if removed := remove_leftovers():
@@ -89,9 +97,18 @@ def guard(command: list[str]) -> int:
             if os.getppid() != own:
                 os._exit(1)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
-        os.execvp(command[0], command)
+        try:
+            os.execvp(command[0], command)
+        except OSError as error:
+            print(f"error: cannot start {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+            os._exit(2)
+
+    def forward(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, number)
+
     for number in passed:
-        signal.signal(number, lambda number, _: os.kill(pid, number))
+        signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
     _, status = os.waitpid(pid, 0)
     if not os.WIFSIGNALED(status):
@@ -127,16 +144,23 @@ stop = Stop()
 
 def run_once(command: list[str], run_dir: Path) -> tuple[int, list[str]]:
     """Start the job and pass its output on; exit code and who is to blame."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # ranks share the output, and may cut each other's characters in two
+    try:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+    except OSError as error:
+        refuse(f"cannot start {command[0]}: {error.strerror}")
     stop.job = process
     if stop.asked:  # while it was being started
         process.send_signal(signal.SIGUSR1)
     assert process.stdout is not None
     tail: list[str] = []
-    for line in process.stdout:
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        tail = [*tail[-400:], line]
+    with process.stdout as output:
+        for line in output:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            tail = [*tail[-400:], line]
     status = process.wait()
     return status, blame("".join(tail), run_dir)
 
@@ -152,7 +176,7 @@ def run_dir_of(command: list[str]) -> Path:
             return Path(command[i + 1])
         if word.startswith("--run-dir="):
             return Path(word.partition("=")[2])
-    raise SystemExit("error: give the run a --run-dir, so that it can be found again")
+    refuse("give the run a --run-dir, so that it can be found again")
 
 
 def main() -> int:
@@ -170,8 +194,13 @@ def main() -> int:
         parser.error("say what to start, such as: jaxrl-hpc train CONFIG --run-dir DIR")
     if args.guard:
         return guard(args.command)
+    if args.restarts < 0 or not 0 <= args.pause < 1e6:
+        refuse("--restarts and --pause: should be numbers that are not negative")
     run_dir = run_dir_of(args.command)
-    launcher = shlex.split(args.launcher) if args.launcher else [find_mpiexec(), "-n", str(args.n)]
+    try:
+        launcher = shlex.split(args.launcher) if args.launcher else [find_mpiexec(), "-n", str(args.n)]
+    except ValueError as error:
+        refuse(f"--launcher: {error}")
     guarded = [sys.executable, str(Path(__file__).resolve()), "--guard", *args.command]
     command = [*launcher, *guarded, *([] if "--resume" in args.command else ["--resume"])]
     stop.listen()

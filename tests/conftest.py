@@ -3,8 +3,13 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
+
+# a shell ignores Ctrl-C in jobs that it starts in the background, and tests and what they start inherit that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("NPROC", "1")
 # subprocesses find the same programs; a folder of our own keeps tests apart from the user's cache

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from jaxrl_hpc.bench import replay, train_tables
 from jaxrl_hpc.report.data import load_runs
 from jaxrl_hpc.report.plots import learning_curves
 from jaxrl_hpc.scaling import figure as scaling_figure
@@ -77,6 +78,23 @@ def test_packing(drawn: list[Figure], tmp_path: Path) -> None:
     assert flaws(drawn[0]) == []
 
 
+def test_speed_beside_other_libraries(drawn: list[Figure], tmp_path: Path) -> None:
+    train_tables.draw(json.loads((DATA / "bench_train.json").read_text()), tmp_path / "x.svg")
+    assert flaws(drawn[0]) == []
+
+
+def test_replay(drawn: list[Figure], tmp_path: Path) -> None:
+    replay.plot(json.loads((RESULTS / "replay.json").read_text()), tmp_path / "x.svg")
+    study("replay_bench").layout_picture(tmp_path / "y.svg")
+    assert [flaws(figure) for figure in drawn] == [[], []]
+
+
+def test_time_to_solve(drawn: list[Figure]) -> None:
+    runs = json.loads((DATA / "workflows.json").read_text())["runs"].values()
+    study("workflows_page").draw_solve([run for run in runs if run["group"] == "solve"])
+    assert flaws(drawn[0]) == []
+
+
 @pytest.mark.parametrize("name", ["window_collisions", "intervals"])
 def test_figures_of_stored_studies(name: str) -> None:
     assert flaws(study(name).figure_of(json.loads((RESULTS / f"{name}.json").read_text()))) == []
@@ -138,6 +156,19 @@ def test_seeds_of_different_speed_give_one_curve_against_time(tmp_path: Path) ->
     panel = learning_curves([run], "eval", "eval_return").axes[1]
     drawn = next(line for line in panel.get_lines() if line.get_label() == "x")
     assert drawn.get_xdata() == pytest.approx([37, 74, 111])
+
+
+def test_budgets_that_differ_are_on_a_logarithmic_axis() -> None:
+    script = study("curves")
+    both = []
+    for name, steps in (("dqn", [1000, 10_000]), ("ppo", [5000, 60_000])):
+        seeds = [{"seed": 0, "steps": steps, "minutes": [0.1, 2], "values": [0, 1]}]
+        both.append(script._run({"name": name, "env": "E", "agent": name, "seeds": seeds}, "eval_return"))
+    figure = learning_curves(both, "eval", "eval_return")
+    assert [panel.get_xscale() for panel in figure.axes] == ["log", "linear"]  # equal times stay linear
+    assert flaws(figure) == []
+    labels = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert labels == ["1k", "2k", "5k", "10k", "20k", "50k"]
 
 
 def test_many_runs_and_environments_get_panels_of_their_own(tmp_path: Path) -> None:

@@ -54,10 +54,10 @@ def test_rows_of_runs_that_are_not_at_hand_are_kept(tmp_path) -> None:
     assert kept_rows(tmp_path / "none.md", ("entry",), ["a"]) == {}
 
 
-def test_figures_without_their_data_are_called_earlier_drawings() -> None:
+def test_figures_without_their_data_are_called_earlier_figures() -> None:
     docs = Path(__file__).resolve().parents[1] / "docs"
     for page in (docs / "results").glob("*.md"):
         text = page.read_text()
         if "python scripts/studies/learning.py" in text and f"({page.stem}.png)" in text:
             stored = (docs / "data" / "curves" / f"{page.stem}.json").exists()
-            assert stored != ("earlier drawing" in text), page.name
+            assert stored != ("earlier figure" in text), page.name

@@ -73,15 +73,15 @@ class Policy:
         if not single and obs.shape[1:] != shape:
             raise UserError(
                 f"obs: has shape {list(obs.shape)}, but observations of {self.spec.name} have {list(shape)}: "
-                "give one, or several with one more axis in front"
+                "give one, or a batch with a leading axis"
             )
         rows = obs[None] if single else obs
         if carry is None:
             carry = self._agent.carry(jnp.arange(rows.shape[0], dtype=jnp.int32))
         elif (known := jax.tree.leaves(carry)) and known[0].shape[0] != rows.shape[0]:
             raise UserError(
-                f"obs: there are {rows.shape[0]}, but the memory is that of {known[0].shape[0]} before: call "
-                "policy.reset() where episodes begin"
+                f"obs: a batch of {rows.shape[0]}, but the policy remembers {known[0].shape[0]} episodes: "
+                "call policy.reset() when episodes begin"
             )
         if key is None:
             key = jax.random.fold_in(self._key, self._steps)

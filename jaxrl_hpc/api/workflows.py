@@ -90,7 +90,7 @@ def _check_agent(made: AgentOrigin, env: Env, num_envs: int) -> None:
             )
     if getattr(made.config, "exploration", "") == "ladder" and made.num_envs != num_envs:
         raise UserError(
-            f"num_envs: {made.config.name} explores differently in each of {made.num_envs} copies, and here "
+            f"num_envs: {made.config.name} explores differently in each of {made.num_envs} copies, but here "
             f"are {num_envs}: make it with num_envs={num_envs}"
         )
 

@@ -166,23 +166,43 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Time of a cycle against the batch, a panel per capacity: other fan-outs than the default in grey."""
+    import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
-    axes = figure.subplots(1, len(CAPACITIES), sharey=True, squeeze=False)[0]
-    for axis, capacity in zip(axes, CAPACITIES, strict=True):
-        here = [r for r in rows if r["op"] == "cycle" and r["capacity"] == capacity]
-        for impl, fanout in sorted({(r["impl"], r["fanout"]) for r in here}, key=str):
-            points = sorted(
-                (r["batch"], r["median_us"]) for r in here if (r["impl"], r["fanout"]) == (impl, fanout)
-            )
-            style = {"linestyle": "--", "color": "black"} if impl == "memory bound" else {"marker": "o"}
-            label = impl if impl == "memory bound" else f"{impl}, K={fanout}"
-            axis.plot(*zip(*points, strict=True), label=label, **style)
-        axis.set(xscale="log", yscale="log", xlabel="batch", title=f"2^{capacity.bit_length() - 1} slots")
-    axes[0].set_ylabel("cycle, CPU µs")
-    axes[-1].legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path)
+    from jaxrl_hpc.report.style import LINE, MATPLOTLIB, color
+
+    cases = sorted({(r["impl"], r["fanout"]) for r in rows if r["op"] == "cycle"}, key=str)
+    with matplotlib.rc_context(MATPLOTLIB):
+        figure = Figure(figsize=(9.2, 3.6), layout="constrained")
+        axes = figure.subplots(1, len(CAPACITIES), sharey=True, squeeze=False)[0]
+        for axis, capacity in zip(axes, CAPACITIES, strict=True):
+            here = [r for r in rows if r["op"] == "cycle" and r["capacity"] == capacity]
+            shades = iter(range(1, len(cases) + 1))
+            for impl, fanout in cases:
+                points = sorted(
+                    (r["batch"], r["median_us"]) for r in here if (r["impl"], r["fanout"]) == (impl, fanout)
+                )
+                if impl == "jaxrl_hpc" and fanout != DEFAULT_FANOUT:
+                    style = {"color": LINE, "linewidth": 1.2, "zorder": 1}
+                    label = "jaxrl_hpc, other K (2 to 64)"
+                elif impl == "memory bound":
+                    style, label = {"linestyle": "--", "color": "black"}, impl
+                else:
+                    shade = color(0 if impl == "jaxrl_hpc" else next(shades))
+                    style, label = {"marker": "o", "markersize": 4, "color": shade}, f"{impl}, K = {fanout}"
+                if points:
+                    axis.plot(*zip(*points, strict=True), label=label, **style)
+            axis.set(xscale="log", yscale="log", xlabel="Batch size")
+            axis.set_title(f"$2^{{{capacity.bit_length() - 1}}}$ slots")
+        axes[0].set_ylabel("CPU time of a cycle (µs)")
+        once = {
+            label: handle
+            for axis in axes
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(once.values(), once.keys(), loc="outside lower left", ncols=3)
+        figure.savefig(path)
 
 
 if __name__ == "__main__":

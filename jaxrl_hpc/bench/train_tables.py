@@ -97,10 +97,10 @@ def draw(report: dict[str, Any], path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
+    from jaxrl_hpc.report.style import MATPLOTLIB, color
 
     rows = [
-        (f"{case['title']}\n{c['peer']}, {c['mode']}", c)
+        (f"{case['title']}\n{c['peer'].replace('_', '-')}, {c['mode']}", c)
         for case in report["cases"]
         for c in case["comparisons"]
     ]
@@ -118,5 +118,5 @@ def draw(report: dict[str, Any], path: Path) -> None:
         axes.set_yticks(range(len(rows)), [title for title, _ in rows], fontsize=7)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel("Times the peer, median over rounds with extremes (right of 1: ours is ahead)")
-        legend_under(axes, 2)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2)
         figure.savefig(path)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import xxhash
 
-from jaxrl_hpc.errors import file_named
+from jaxrl_hpc.errors import UserError, file_named
 
 Piece = list[
     Any
@@ -23,6 +23,10 @@ Piece = list[
 
 
 CHECKED_AT_ONCE = 2**22  # bytes
+
+
+class NoGoodCheckpoint(UserError):
+    """Of all checkpoints there are, none can be read."""
 
 
 class BrokenCheckpoint(Exception):

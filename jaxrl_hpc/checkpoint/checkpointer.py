@@ -33,7 +33,13 @@ import numpy as np
 
 from jaxrl_hpc.checkpoint import DAMAGED
 from jaxrl_hpc.checkpoint.arrays import plan_arrays, read_arrays
-from jaxrl_hpc.checkpoint.blocks import BrokenCheckpoint, DataFile, PieceReader, sync_directory
+from jaxrl_hpc.checkpoint.blocks import (
+    BrokenCheckpoint,
+    DataFile,
+    NoGoodCheckpoint,
+    PieceReader,
+    sync_directory,
+)
 from jaxrl_hpc.checkpoint.leaves import Signature, check_match, from_host, full_paths, split
 from jaxrl_hpc.checkpoint.leaves import state_bytes as state_bytes
 from jaxrl_hpc.checkpoint.manifest import (
@@ -155,12 +161,12 @@ class Checkpointer:
                 problems.append(str(problem))
                 continue
             for text in problems:
-                logger.warning("%s; going back to an older checkpoint", text)
+                logger.warning("%s; falling back to an older checkpoint", text)
             return manifest, arrays, signatures
         wanted = "checkpoint" if step is None else f"checkpoint of iteration {step}"
         if problems:
-            raise UserError(f"no good {wanted} in {self.directory}: {'; '.join(problems)}")
-        raise UserError(f"there is no {wanted} in {self.directory}")
+            raise NoGoodCheckpoint(f"no good {wanted} in {self.directory}: {'; '.join(problems)}")
+        raise NoGoodCheckpoint(f"there is no {wanted} in {self.directory}")
 
     def _adopt(self, newest: Manifest) -> None:
         """Continue from a restored checkpoint: it and good older ones are kept, newer ones are not."""

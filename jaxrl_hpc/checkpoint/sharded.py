@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from jaxrl_hpc.checkpoint.blocks import NoGoodCheckpoint
 from jaxrl_hpc.checkpoint.checkpointer import Checkpointer
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.types import PyTree
@@ -86,7 +87,7 @@ class ShardedCheckpointer:
         problems: list[str] = []
         steps = self.ranks.first_does(self._shared.steps)
         if not steps:
-            raise UserError(f"there is no good checkpoint in {self.directory}: see jaxrl-hpc verify")
+            raise NoGoodCheckpoint(f"there is no good checkpoint in {self.directory}: see jaxrl-hpc verify")
         for step in reversed(steps):
             found = None
             try:
@@ -101,10 +102,10 @@ class ShardedCheckpointer:
                 for checkpointer in (self._shared, *self._parts.values()):
                     checkpointer.damaged |= step != steps[-1]  # keep parts of what is damaged as a whole
                 for text in problems:
-                    logger.warning("%s; going back to an older checkpoint", text)
+                    logger.warning("%s; falling back to an older checkpoint", text)
                 return step, *found
         text = "; ".join(problems) or "what other ranks need cannot be read"
-        raise UserError(f"no good checkpoint in {self.directory}: {text}")
+        raise NoGoodCheckpoint(f"no good checkpoint in {self.directory}: {text}")
 
     def _read(
         self, step: int, shared: PyTree, part: PyTree, new_parts: bool

@@ -187,6 +187,7 @@ def extras() -> Check:
     groups = {
         "MPI": ("mpi4py", "mpi4jax"),
         "outside simulators": ("gymnasium", "envpool", "ale-py"),
+        "elastic runs": ("pyzmq",),
         "benchmark peers": ("rejax", "flashbax", "cpprb"),
     }
     text = "; ".join(
@@ -194,7 +195,7 @@ def extras() -> Check:
         for group, names in groups.items()
     )
     complete = all(installed(name) for names in groups.values() for name in names)
-    commands = [how_to_install(extra) for extra in ("external", "peers")]
+    commands = [how_to_install(extra) for extra in ("external", "elastic", "peers")]
     advice = "" if complete else f"Install extras with: {', '.join(commands)}; MPI with: {INSTALL_MPI}"
     return Check("extras", OK if complete else NOTE, text, advice)
 

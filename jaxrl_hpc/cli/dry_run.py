@@ -150,7 +150,7 @@ def _time(config: Config, folder: Path) -> str:
             continue
         if same and summary is not None:
             wall, compiling = duration(summary["wall_seconds"]), duration(summary["compile_seconds"])
-            return f"{wall} after {compiling} to compile, as measured in {entry.path}"
+            return f"{wall} after {compiling} of compilation, as measured in {entry.path}"
     return f"unknown: {folder} has no finished run of this config"
 
 

@@ -20,6 +20,8 @@ from typing import Any
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.user_code import TRUST_HELP
 
+MAX_ACTORS = 4_000_000  # no Slurm has larger arrays
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -61,10 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.sweeps.elastic import ElasticJobs, slurm_config, submit
 
-    if args.actors < 1:
-        raise UserError(f"--actors: should be at least 1 (it is {args.actors})")
+    if not 1 <= args.actors <= MAX_ACTORS:
+        raise UserError(f"--actors: should be from 1 to {MAX_ACTORS:,} (it is {args.actors:,})")
     if not 0 <= args.wait < 1e9:
         raise UserError(f"--wait: should be a number of seconds, 0 or more (it is {args.wait:g})")
+    if len(args.run_dir.splitlines()) > 1:  # it stands in lines of a script
+        raise UserError(f"--run-dir: should have no line breaks (it is {args.run_dir!r})")
     new = args.action == "submit"
     run_dir = Path(args.run_dir)
     config = check(args, run_dir) if new else check_exists(run_dir)

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(result))
         return 0
     low, high = result["eval_return_interval"]
-    print(f"{result['env']} after {result['env_steps']:,} steps, {args.episodes} episodes a seed")
+    print(f"{result['env']} after {result['env_steps']:,} steps, {args.episodes} episodes per seed")
     for seed, value in result["eval_return_per_seed"].items():
         print(f"  seed {seed}: {value:.2f}")
     print(f"return {result['eval_return_score']:.2f} ({low:.2f} to {high:.2f}; {result['eval_spread']})")

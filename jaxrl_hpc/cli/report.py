@@ -108,12 +108,17 @@ def watch(folders: list[Path], output: Path, every: int) -> None:
 def repeat(write: Callable[[int], Path], every: int, done: Callable[[], bool]) -> None:
     """Write a page every few seconds, until nothing is left to watch or the user presses Ctrl-C."""
     from jaxrl_hpc.errors import UserError
+    from jaxrl_hpc.report.data import NoMetricsYet
 
     if not 1 <= every <= 3600:
         raise UserError(f"--watch: should be from 1 to 3600 seconds (it is {every})")
     try:
         while not done():
-            print(f"wrote {write(every)}; again in {every} s, Ctrl-C ends", flush=True)
+            try:
+                made = f"wrote {write(every)}"
+            except NoMetricsYet as nothing:
+                made = str(nothing).partition(":")[0]
+            print(f"{made}; again in {every} s, Ctrl-C ends", flush=True)
             time.sleep(every)
     except KeyboardInterrupt:
         print()

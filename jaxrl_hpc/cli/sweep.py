@@ -89,9 +89,8 @@ def array_index(task: int | None, environment: Mapping[str, str] = os.environ) -
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.sweeps.spec import load_spec
 
-    spec = load_spec(
-        args.file, tuple(args.overrides), trust=args.trust
-    )  # report mistakes before JAX is loaded
+    # reports mistakes before JAX is loaded
+    spec = load_spec(args.file, tuple(args.overrides), trust=args.trust)
 
     from jaxrl_hpc.cli import sweep_text
     from jaxrl_hpc.sweeps.directory import SweepDirectory

@@ -161,7 +161,7 @@ def show_best(plan: SweepPlan, directory: SweepDirectory) -> None:
         table.add_row(f"{entry.metric:.4g}", _interval(entry), str(entry.seeds), settings(entry.values))
     console.print(table)
     best = directory.trials / ranked[0].trial / "config.yaml"
-    console.print(f"the best again, alone: jaxrl-hpc train {best} --run-dir runs/best")
+    console.print(f"repeat the best trial alone: jaxrl-hpc train {best} --run-dir runs/best")
 
 
 def _interval(entry: Standing) -> str:

@@ -21,8 +21,11 @@ import argparse
 import contextlib
 import math
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_hpc.errors import UserError, os_errors_told
@@ -132,10 +135,23 @@ def claimed(folder: Path) -> Iterator[Path]:
     from jaxrl_hpc.runs.naming import claim_folder, release_folder
 
     path = claim_folder(folder.parent, folder.name)
+    before = signal.getsignal(signal.SIGINT)
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            release_folder(path)
+        if callable(before):
+            before(number, frame)
+
+    ours = callable(before) and threading.current_thread() is threading.main_thread()
+    if ours:  # Ctrl-C may end the process at once
+        signal.signal(signal.SIGINT, leave)
     print(f"run directory {path}", flush=True)
     try:
         yield path
     finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
         release_folder(path)
 
 
@@ -179,8 +195,8 @@ def result_text(summary: dict[str, Any], run_dir: Path) -> str:
     return text + (
         f"{s['agent']} on {s['env']}: return {s['eval_return_score']:.2f}, {low:.2f} to {high:.2f}\n"
         f"  ({s['eval_spread']})\n"
-        f"{s['env_steps']:,} steps a seed in {s['wall_seconds']:.1f} s, after {s['compile_seconds']:.1f} s "
-        f"to compile\n"
+        f"{s['env_steps']:,} steps per seed in {s['wall_seconds']:.1f} s, after {s['compile_seconds']:.1f} s "
+        f"of compilation\n"
         f"  ({s['env_steps_per_second']:,.0f} steps/s, {s['updates_per_second']:,.0f} updates/s)\n"
         f"results in {run_dir}; look at them with:\n"
         f"  jaxrl-hpc report {run_dir}"

@@ -95,7 +95,7 @@ def _tell_launcher() -> None:
 def _without_the_others(waited: float, status: int) -> NoReturn:
     rank = _comm.Get_rank()
     print(
-        f"rank {rank} has ended and waited {waited:g} s for the others; it leaves.",
+        f"rank {rank} has finished and waited {waited:g} s for the others; it exits.",
         file=sys.stderr,
         flush=True,
     )

@@ -277,9 +277,7 @@ class Connection:
             self._closing = True
             with contextlib.suppress(OSError):
                 self._send(BYE)
-                self._stream.shutdown(
-                    socket.SHUT_WR
-                )  # so that the hub need not wait for the end of this process
+                self._stream.shutdown(socket.SHUT_WR)  # the hub need not wait for the end of this process
             if self.hub is not None:
                 self.hub.join(LEAVE_SECONDS)
 

@@ -14,6 +14,7 @@ The key `jaxrl_hpc` of the schema's metadata holds JSON: the environment's name 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jaxrl_hpc.datasets import Columns, Dataset, from_columns
-from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.errors import UserError, os_error_sentence
 from jaxrl_hpc.types import EnvSpec
 
 KEY = b"jaxrl_hpc"
@@ -46,8 +47,14 @@ def write(path: str | Path, columns: Columns, spec: EnvSpec, about: dict[str, An
     text = json.dumps({"format": FORMAT, "spec": _spec_to_json(spec), **about})
     found = pa.table(table).replace_schema_metadata({KEY: text.encode()})
     part = Path(f"{path}.part")
-    pq.write_table(found, str(part), compression="zstd", row_group_size=65_536)
-    part.replace(path)  # a file under its final name is complete
+    try:
+        pq.write_table(found, str(part), compression="zstd", row_group_size=65_536, write_page_checksum=True)
+        part.replace(path)  # a file under its final name is complete
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        reason = str(error).splitlines()[0] if error.strerror is None else os_error_sentence(error)
+        raise UserError(f"cannot write {path}: {reason}") from error
 
 
 def read(path: str | Path) -> Dataset:
@@ -55,7 +62,7 @@ def read(path: str | Path) -> Dataset:
     if not Path(path).is_file():
         raise UserError(f"dataset {path}: no such file; `jaxrl-hpc record RUN --out FILE` writes one")
     try:
-        table = pq.read_table(str(path)).combine_chunks()
+        table = pq.read_table(str(path), page_checksum_verification=True).combine_chunks()
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(

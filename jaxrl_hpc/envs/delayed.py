@@ -23,7 +23,7 @@ TAIL_STREAM = 0x7A11  # folded into a step's key, which the environment consumes
 def wrap(env: Env, seconds: float, tail: float = 0.0) -> Env:
     """The environment with steps that sleep for these seconds, on average if there is a `tail`."""
     if env.external:
-        raise UserError(f"run.step_seconds: env {env.spec.name!r} runs outside of the program; set it to 0")
+        raise UserError(f"run.step_seconds: env {env.spec.name!r} runs outside the program; set it to 0")
     pause.require("run.step_seconds")
 
     def step(key: Array, state: PyTree, action: Array) -> tuple[PyTree, EnvStep]:

@@ -29,7 +29,9 @@ class Config(ComponentConfig):
     id: str = static("Snake-v1", "the environment's id")
     kwargs: dict[str, Setting] = Field(default_factory=dict, description="arguments of jumanji.make")
     observation: str = static("", "the part of observations to use; empty: all of them as one vector")
-    max_episode_steps: int = static(1_000, "how long an evaluation waits where there is no time limit", ge=1)
+    max_episode_steps: int = static(
+        1_000, "steps after which an evaluation gives up on an episode, if there is no time limit", ge=1
+    )
 
 
 def library() -> Any:

@@ -111,7 +111,7 @@ def minatar(axes: Any, obs: np.ndarray) -> None:
     axes.set_axis_off()
 
 
-# -- simulators outside of the program --------------------------------------
+# -- simulators outside the program ---------------------------------------
 
 GROUND, SKY, BODY, LEGS, FLAGS = "#c8cfdb", "#12161f", "#b37feb", "#5b8ff9", "#f4b740"
 

@@ -95,8 +95,8 @@ class Progress:
             )
             self._live.start()
         else:
-            begin = f"from step {count(self._start)}" if self._start else "from the beginning"
-            self.say(f"{begin} to {count(self._total)} steps" + self._seeds_text())
+            begin = f"continuing from step {count(self._start)} to" if self._start else "training for"
+            self.say(f"{begin} {count(self._total)} steps" + self._seeds_text())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -14,7 +14,7 @@ bootstrap of few runs is too narrow; docs/results/intervals.md has the measured 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,15 +94,17 @@ def bootstrap_interval(
     if values.ndim == 0 or values.shape[0] == 0:
         raise ValueError("a bootstrap needs at least one run")
     labels = np.zeros(len(values), np.int64) if strata is None else np.asarray(strata)
-    index = _resampled_runs(labels, len(values), resamples, seed)  # [S, R]
     flat = values.reshape(values.shape[0], -1)  # [R, P]
-    columns = max(1, _CHUNK // index.size)
-    draws = [
-        statistic(flat[:, first : first + columns][index], axis=1)  # [S, R, columns] -> [S, columns]
-        for first in range(0, flat.shape[1], columns)
-    ]
+    columns = max(1, _CHUNK // (resamples * len(flat)))
+    blocks = []
+    for index in _resampled_runs(labels, len(flat), resamples, seed):  # [S, R]
+        draws = [
+            statistic(flat[:, first : first + columns][index], axis=1)  # [S, R, columns] -> [S, columns]
+            for first in range(0, flat.shape[1], columns)
+        ]
+        blocks.append(np.concatenate(draws, axis=1))
     tail = expanded_tail(labels, confidence) if expanded else (1 - confidence) / 2
-    low, high = np.percentile(np.concatenate(draws, axis=1), [100 * tail, 100 * (1 - tail)], axis=0)
+    low, high = np.percentile(np.concatenate(blocks), [100 * tail, 100 * (1 - tail)], axis=0)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 
@@ -141,16 +143,27 @@ def _t_inside(bound: float, degrees: int) -> float:
     return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
-def _resampled_runs(labels: np.ndarray, runs: int, resamples: int, seed: int) -> np.ndarray:
-    """Numbers of the drawn runs, [resamples, runs]."""
-    generator = np.random.default_rng(seed)
+def _resampled_runs(labels: np.ndarray, runs: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """Numbers of the drawn runs, [resamples, runs], in blocks of resamples where they are many: whole, a
+    million episodes would take 16 GB. The draws do not depend on the blocks."""
     if labels.shape != (runs,):
         raise ValueError(f"strata must have one label for each of {runs} runs, got shape {labels.shape}")
+    generator = np.random.default_rng(seed)
+    groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    if len(groups) == 1:
+        for number in block_sizes(resamples, runs):
+            yield generator.choice(groups[0], (number, runs))
+        return
     index = np.empty((resamples, runs), np.int64)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
+    for members in groups:
         index[:, members] = generator.choice(members, (resamples, members.size))
-    return index
+    yield index
+
+
+def block_sizes(resamples: int, runs: int) -> list[int]:
+    """Numbers of resamples in blocks of about `_CHUNK` values."""
+    most = max(1, _CHUNK // runs)
+    return [min(most, resamples - first) for first in range(0, resamples, most)]
 
 
 def common_grid(axes: Sequence[np.ndarray], points: int = CURVE_POINTS) -> np.ndarray:

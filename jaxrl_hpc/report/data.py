@@ -21,6 +21,10 @@ from jaxrl_hpc.ops.statistics import Curve, aggregate_curves
 from jaxrl_hpc.runs.directory import RunDirectory
 
 
+class NoMetricsYet(UserError):
+    """A run has not logged anything so far."""
+
+
 class SeedCurve(NamedTuple):
     """A metric of one seed along the run."""
 
@@ -133,7 +137,7 @@ def load_run(path: str | Path) -> RunData:
     run = RunDirectory.existing(path)
     table = read_metrics(run.path)
     if not table.num_rows:
-        raise UserError(f"{path} has no metrics yet: wait until the run has logged something")
+        raise NoMetricsYet(f"{path} has no metrics yet: wait until the run has logged something")
     name = run.path.resolve().name
     return RunData(name, run.path, run.read_config(), run.read_summary() or {}, table)
 

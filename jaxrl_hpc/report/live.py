@@ -47,7 +47,7 @@ class RankState(NamedTuple):
 def live(runs: Sequence[RunData], places: Places) -> Section | None:
     unfinished = [run for run in runs if not run.summary]
     html = Markup("").join(_progress(run) for run in unfinished)
-    return Section("live", "Not finished", html) if unfinished else None
+    return Section("live", "Progress", html) if unfinished else None
 
 
 def rank_states(folder: Path, now: float | None = None) -> list[RankState]:

@@ -6,6 +6,7 @@ learning_curves(load_runs(["runs/a", "runs/b"]), "eval", "eval_return")     -> m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MultipleLocator
+from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MultipleLocator, NullFormatter
 
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops.statistics import FEW
@@ -23,7 +24,7 @@ from jaxrl_hpc.report.data import RunData, load_run
 from jaxrl_hpc.report.style import LINE, MATPLOTLIB, MUTED, colors_of, title, words
 
 OVERLAID = 4  # more runs than that get a panel each
-WIDE = 8.0  # a budget this many times another asks for a logarithmic axis
+WIDE = 2.0  # a budget this many times another asks for a logarithmic axis
 
 
 def write_plots(run_dir: str | Path, summary: dict[str, Any] | None = None) -> list[Path]:
@@ -74,6 +75,8 @@ def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: boo
     """One panel per run, against steps; with a `shared` scale the other runs are drawn in grey."""
     columns = min(3, len(runs)) if len(runs) != 4 else 2
     rows = -(-len(runs) // columns)
+    one_agent = len({run.agent for run in runs}) == 1
+    one_each = one_agent and len({run.env for run in runs}) == len(runs)  # the environment says it all
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(9.2, 2.3 * rows + 0.4), layout="constrained")
         axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flat
@@ -83,7 +86,7 @@ def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: boo
                 if other is not run and curve is not None:
                     panel.plot(curve.x, curve.value, color=LINE, linewidth=0.9, zorder=1)
             draw_curve(panel, run, kind, column, "env_steps", shade)
-            panel.set_title(words(run.name.rpartition("/")[2]), fontsize=9.5)
+            panel.set_title(run.env if one_each else words(run.name.rpartition("/")[2]), fontsize=9.5)
             horizontal_axis(panel, "env_steps")
         unused = list(axes)[len(runs) :]
         for panel in unused:
@@ -111,19 +114,33 @@ def horizontal_axis(panel: Axes, axis: str) -> None:
     """Label, ticks and scale for steps or time, depending on the data: seconds up to three minutes."""
     drawn = [np.asarray(line.get_xdata(), np.float64) for line in panel.get_lines()]
     starts, ends = ([float(x[place]) for x in drawn if len(x)] for place in (0, -1))
-    panel.set_xlabel(title(axis))
-    if ends and min(starts) > 0 and max(ends) > WIDE * min(ends):
-        panel.set_xscale("log")
-    else:
-        panel.set_xlim(left=0)
+    seconds = axis != "env_steps" and bool(ends) and max(ends) < 3
+    per_minute = 60.0 if seconds else 1.0
+    panel.set_xlabel(title(axis).replace("(min)", "(s)") if seconds else title(axis))
     if axis == "env_steps":
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-    elif ends and max(ends) < 3:
-        panel.set_xlabel(title(axis).replace("(min)", "(s)"))
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda minutes, _: f"{60 * minutes:g}"))
-        if panel.get_xscale() == "linear":
-            step = next(s for s in (0.2, 0.5, 1, 2, 5, 10, 20, 30, 60) if 60 * max(ends) / s <= 7)
-            panel.xaxis.set_major_locator(MultipleLocator(step / 60))
+    elif ends:
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda minutes, _: f"{per_minute * minutes:.6g}"))
+    if ends and min(starts) > 0 and max(ends) > WIDE * min(ends):
+        formatter = panel.xaxis.get_major_formatter()
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter(formatter)
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        shown = round_numbers(per_minute * min(starts), per_minute * max(ends))
+        panel.xaxis.set_major_locator(FixedLocator([number / per_minute for number in shown]))
+        return
+    panel.set_xlim(left=0)
+    if seconds:
+        step = next(s for s in (0.2, 0.5, 1, 2, 5, 10, 20, 30, 60) if 60 * max(ends) / s <= 7)
+        panel.xaxis.set_major_locator(MultipleLocator(step / 60))
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis: powers of ten, and where these are few also 2 and 5 times them."""
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    factors = (1,) if high > 1000 * low else (1, 2, 5)
+    found = [factor * 10.0**decade for decade in decades for factor in factors]
+    return [number for number in found if 0.8 * low <= number <= 1.25 * high]
 
 
 def legend_below(figure: Figure, panel: Axes) -> None:

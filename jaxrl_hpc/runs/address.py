@@ -7,6 +7,7 @@ learner ends. A killed learner leaves it behind, with an address at which nobody
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import socket
@@ -21,6 +22,8 @@ from jaxrl_hpc.checkpoint.blocks import sync_directory
 from jaxrl_hpc.errors import UserError, file_named
 
 NAME = "actors.json"
+
+log = logging.getLogger(__name__)
 
 
 class LearnerAddress(NamedTuple):
@@ -81,17 +84,21 @@ def write(folder: Path, address: LearnerAddress) -> None:
 
 
 def remove(folder: Path, token: str) -> None:
-    """Delete this learner's own file; not that of a later one."""
-    found = read(folder)
-    if found is not None and found.token == token:
-        (folder / NAME).unlink(missing_ok=True)
+    """Delete this learner's own file; not that of a later one, nor one that cannot be read: the run still has
+    to be saved."""
+    try:
+        found = read(folder)
+        if found is not None and found.token == token:
+            (folder / NAME).unlink(missing_ok=True)
+    except (UserError, OSError) as error:
+        log.warning("%s; it was not removed", error)
 
 
 def read(folder: Path) -> LearnerAddress | None:
     """None if there is none."""
     path = folder / NAME
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would wait for a writer
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -99,8 +106,11 @@ def read(folder: Path) -> LearnerAddress | None:
     except OSError as error:
         what = "it is a link" if path.is_symlink() else error.strerror
         raise UserError(f"cannot read {path}: {what}") from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise UserError(f"cannot read {path}: it is not a file")
     with file_named(path), os.fdopen(handle, "rb") as file:
-        status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise UserError(
                 f"{path} is not yours alone (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}): "
@@ -111,7 +121,8 @@ def read(folder: Path) -> LearnerAddress | None:
         data = json.loads(content)
         found = LearnerAddress(**data)
         texts = (found.public_key, found.token, found.host, *found.hosts)
-        if not all(isinstance(text, str) for text in texts) or not 0 < found.port < 65_536:
+        right = all(isinstance(text, str) for text in texts) and isinstance(found.hosts, list)
+        if not (right and type(found.port) is int and type(found.pid) is int and 0 < found.port < 65_536):
             raise ValueError
     except (TypeError, ValueError, RecursionError):
         raise UserError(f"{path} is damaged: start the learner again") from None

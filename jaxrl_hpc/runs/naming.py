@@ -43,8 +43,10 @@ def claim_folder(parent: Path, name: str) -> Path:
 
 def release_folder(path: Path) -> None:
     """Remove a claimed folder if no run has started in it."""
-    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    if names <= {files.MARKER, "run.lock"} and not path.is_symlink():
+    if not path.is_dir() or path.is_symlink():
+        return
+    names = {entry.name for entry in path.iterdir()}
+    if names <= {files.MARKER, "run.lock"}:
         for name in names:
             (path / name).unlink(missing_ok=True)
         path.rmdir()

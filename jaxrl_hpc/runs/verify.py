@@ -63,13 +63,23 @@ def verify_run(path: str | Path) -> list[CheckpointVerdict]:
         if stored.manifest is None:
             verdicts.append(CheckpointVerdict(None, (str(stored.problem),), 0))
             continue
-        parts = range(stored.manifest["host"].get("parts", 0)) if "shared" in found else ()
-        names = [f"{kind}-{n:04d}" for kind in (("shard", "actors") if actors else ("shard",)) for n in parts]
+        host = stored.manifest["host"]
+        parts = range(host.get("parts", 0)) if "shared" in found else ()
+        kinds = ("shard", "actors") if actors or host.get("actors") else ("shard",)
+        names = [f"{kind}-{n:04d}" for kind in kinds for n in parts]
         verdicts.append(_together(checkpoints, stored, {name: found.get(name, []) for name in names}))
     return verdicts
 
 
-def refuse_unreadable(run: RunDirectory) -> None:
+def what_to_do(run: RunDirectory, of_sweep: bool = False) -> str:
+    """With a run of which no checkpoint can be read; `of_sweep`: it is the work of a sweep's task."""
+    again = "start again with --overwrite, which moves the run to .trash"
+    if of_sweep:
+        again = f"remove {run.path} to train it again"
+    return f"Nothing was changed. Put the files back and check with jaxrl-hpc verify {run.path}, or {again}"
+
+
+def refuse_unreadable(run: RunDirectory, of_sweep: bool = False) -> None:
     """UserError if a run without a readable checkpoint has saved anything: it must not start from scratch."""
     if (run.checkpoints / FIRST_SAVE).exists():
         return  # killed during its first save: nothing has been committed
@@ -89,8 +99,7 @@ def refuse_unreadable(run: RunDirectory) -> None:
     if problems:
         raise UserError(
             f"{run.path} cannot be resumed, because no checkpoint can be read: {'; '.join(problems)}. "
-            f"Nothing was changed. Put the files back and check with jaxrl-hpc verify {run.path}, or start "
-            "again with --overwrite, which moves the run to .trash"
+            f"{what_to_do(run, of_sweep)}"
         )
 
 

@@ -68,6 +68,11 @@ class Search:
     def __init__(self, folder: Path, seconds: float, stop: StopSignals) -> None:
         self.folder, self.seconds, self.stop = folder, seconds, stop
         self.run = RunDirectory(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UserError(f"{folder} is not the folder of a run")
+        if self.run.config_path.is_file():
+            flow = self.run.read_config().get("workflow")
+            check_elastic(folder, flow.get("name") if isinstance(flow, dict) else flow)
         self.again()
 
     def again(self) -> None:
@@ -97,14 +102,17 @@ class Search:
         time.sleep(LOOK_SECONDS)
 
 
+def check_elastic(folder: Path, workflow: object) -> None:
+    if workflow != "elastic":
+        raise UserError(
+            f"{folder}: actors cannot join a run of workflow {workflow!r}, only one of workflow.name=elastic"
+        )
+
+
 def act_for(config: Config, content: bytes, search: Search, say: Callable[[str], None]) -> None:
     """Act with one config, for one learner after the other, until the run has another config."""
     folder, stop, lanes = search.folder, search.stop, lanes_of(config)
-    if config.workflow.name != "elastic":
-        raise UserError(
-            f"{folder}: actors cannot join a run of workflow {config.workflow.name!r}, only one of "
-            "workflow.name=elastic"
-        )
+    check_elastic(folder, config.workflow.name)
     machine.prepare(config, len(lanes))
     machine.choose_waiting(config, Ranks())
     parts = build(config)

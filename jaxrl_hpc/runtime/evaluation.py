@@ -71,9 +71,8 @@ def load_run(
     if overrides:
         config, env = other_env(config, overrides)
         check_looks_alike(parts.env.spec, env.spec)
-        parts = parts._replace(
-            env=env
-        )  # the workflow keeps the old one, which defines the contents of a checkpoint
+        # the workflow keeps the old one, which defines the contents of a checkpoint
+        parts = parts._replace(env=env)
     runner = make_runner(config, parts, lanes, episodes)
     check_memory(config, runner, training=False)
     shapes = [runner.state_shape()] * len(runner.groups)

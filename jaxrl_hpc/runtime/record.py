@@ -13,11 +13,13 @@ from jaxrl_hpc import datasets, rollout
 from jaxrl_hpc.datasets import Columns, parquet
 from jaxrl_hpc.envs.external.host import simulator_failures_told
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.runtime import host
 from jaxrl_hpc.runtime.evaluation import load_run
 from jaxrl_hpc.types import Agent, Array, Env, EnvSpec, PyTree, Transition
 
 PolicyName = Literal["exploring", "greedy"]
 COPIES = 16  # environment copies that are recorded side by side, if there are steps for them
+ROW = 20  # bytes of the other columns
 CHUNK = 1000  # steps of all copies per program call
 
 
@@ -57,6 +59,8 @@ def record_run(
         raise UserError(f"--out: {out} should end in .parquet")
     if not out.parent.is_dir():
         raise UserError(f"--out: there is no folder {out.parent}")
+    if out.exists() and not out.is_file():
+        raise UserError(f"--out: {out} is not a file")
     config, runner = load_run(run_dir, trust=trust)
     known = [lane.seed for lane in runner.lanes]
     lane_seed = known[0] if lane_seed is None else lane_seed
@@ -65,6 +69,7 @@ def record_run(
     env = runner.parts.env.host.for_evaluation or runner.parts.env
     if env.host.recorded is not None:
         raise UserError(f"{run_dir} was trained from recorded data without an environment, so it cannot act")
+    check_memory(steps, env.spec)
     agent = mixed(runner.parts.agent, env.spec, random)
     with simulator_failures_told(runner.parts.env):
         columns = act(env, agent, runner.actor(known.index(lane_seed)), jax.random.key(seed), steps, policy)
@@ -79,6 +84,17 @@ def record_run(
     parquet.write(out, columns, env.spec, about)
     found = datasets.behaviour(datasets.from_columns(out, columns, env.spec))
     return Recorded(out, steps, int(found["episodes"]), found["return"])
+
+
+def check_memory(steps: int, spec: EnvSpec) -> None:
+    """A recording is held in memory, while it is put in order for a moment three times."""
+    obs = int(np.prod(spec.obs_shape, dtype=np.int64)) * np.dtype(spec.obs_dtype).itemsize
+    needed = 3 * steps * (2 * obs + 4 * int(np.prod(spec.action_shape, dtype=np.int64)) + ROW)
+    if needed > (free := host.available_memory()):
+        raise UserError(
+            f"--steps: {steps:,} transitions need {needed / 2**30:,.1f} GiB of memory, but "
+            f"{free / 2**30:.1f} GiB are free: record fewer, or in several files"
+        )
 
 
 def mixed(agent: Agent, spec: EnvSpec, share: float) -> Agent:

@@ -69,8 +69,9 @@ def _resampled_episodes(parts: Parts, evaluation: Evaluation, times: int = 1000)
     if parts.env.host.summarise is None:
         return []
     episodes = len(evaluation.returns)
-    draws = np.random.default_rng(0).integers(episodes, size=(times, episodes))
-    info = {name: np.asarray(total) for name, total in evaluation.info.items()}
+    generator = np.random.default_rng(0)
+    draws = (generator.integers(episodes, size=episodes) for _ in range(times))  # all at once take too much
+    info: dict[str, Any] = {name: np.asarray(total) for name, total in evaluation.info.items()}
     return [
         summaries(parts, evaluation._replace(info={name: total[draw] for name, total in info.items()}))
         for draw in draws

@@ -81,7 +81,7 @@ def check_one_seed(parts: Parts, lanes: Sequence[Lane]) -> None:
     """External simulators cannot be shared by the lanes of one process."""
     if parts.env.external and len(lanes) > 1:
         raise UserError(
-            f"run.seeds: env {parts.env.spec.name!r} runs outside of the program, with one seed per process, "
+            f"run.seeds: env {parts.env.spec.name!r} runs outside the program, with one seed per process, "
             f"but this process is to train {len(lanes)}: set run.seeds=1 and start one process per run.seed "
             "(of a sweep: trials_per_task: 1)"
         )

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl_hpc.checkpoint.blocks import NoGoodCheckpoint
 from jaxrl_hpc.comm import waiting
 from jaxrl_hpc.comm.watchdog import Watchdog
 from jaxrl_hpc.config import Config
 from jaxrl_hpc.envs.external.host import given_up_counts
+from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.extras import how_to_install, installed
 from jaxrl_hpc.metrics.parquet import MetricsWriter, NoMetrics, Writer
 from jaxrl_hpc.metrics.progress import Progress
@@ -27,7 +29,7 @@ from jaxrl_hpc.metrics.trace import Trace
 from jaxrl_hpc.metrics.trackers import make_tracker
 from jaxrl_hpc.rollout import Evaluation
 from jaxrl_hpc.runs.directory import RunDirectory, code_version
-from jaxrl_hpc.runs.verify import refuse_unreadable
+from jaxrl_hpc.runs.verify import refuse_unreadable, what_to_do
 from jaxrl_hpc.runtime.build import Parts
 from jaxrl_hpc.runtime.episodes import draw_run
 from jaxrl_hpc.runtime.machine import ranks_of
@@ -37,6 +39,8 @@ from jaxrl_hpc.runtime.signals import StopSignals
 from jaxrl_hpc.runtime.summary import describe, params_hash, spread_over_seeds, summaries_of_lanes
 
 log = logging.getLogger(__name__)
+PUBLISH_SECONDS = 10.0  # at least, between parts of metrics that readers see before the next checkpoint
+PUBLISH_SHARE = 0.01  # and this share of the time that the process has run: long runs write few parts
 LEAST_DRAWABLE = 0.2  # a warning is given if a smaller share of the replay's windows can be drawn
 FINAL_EVALUATION = -1  # instead of an iteration: start states that no earlier evaluation used
 
@@ -108,7 +112,7 @@ class Trainer:
         self.writers: list[Writer] = [self.metrics]
         self.iterations = 0  # after the warm-up
         self.seconds_before = 0.0  # of earlier processes of this run
-        self.started = time.perf_counter()
+        self.started = self.published = time.perf_counter()
         self.pending: tuple[int, Any, Any] | None = None
         self.progress: Progress
         self.watchdog = Watchdog(self.ranks, run.path / "ranks", 0.0)  # until the caller sets a real one
@@ -124,14 +128,17 @@ class Trainer:
         """Fresh states, or those of the newest good checkpoint."""
         resumed = resume and self.checkpointer.latest() is not None
         if resume and not resumed:
-            self.ranks.first_does(lambda: refuse_unreadable(self.run))
+            self.ranks.first_does(lambda: refuse_unreadable(self.run, self.trials))
             if not self.segment:
                 self.say(f"there is no checkpoint in {self.run.path} yet: training starts from the beginning")
         self.saved = resumed
         steps_done = None
         if resumed:
             shapes = [self.runner.state_shape()] * len(self.runner.groups)
-            _, states, host = self.checkpointer.restore(shapes)
+            try:
+                _, states, host = self.checkpointer.restore(shapes)
+            except NoGoodCheckpoint as problem:
+                raise UserError(f"{problem}. {what_to_do(self.run, self.trials)}") from problem
             self.runner.load(states)
             self.iterations, self.seconds_before = host["iterations"], host["wall_seconds"]
             self.metrics.restore(host["metrics"])
@@ -255,7 +262,22 @@ class Trainer:
         with self.trace.span("logging"):
             for writer in self.writers:
                 writer.append(rows)
+            self.publish()
             self.show(rows)
+
+    def publish(self) -> None:
+        """Write rows between checkpoints, for `jaxrl-hpc report --watch`; a resumed run drops them again."""
+        now = time.perf_counter()
+        least = max(PUBLISH_SECONDS, PUBLISH_SHARE * (now - self.started))
+        if not self.ranks.first or self.trials or now - self.published < least:
+            return
+        self.published = now
+        try:
+            if not self.saved:
+                self.run.begin_first_save()
+            self.metrics.flush()
+        except (OSError, UserError) as problem:  # the next checkpoint needs these rows, and fails if it must
+            log.debug("metrics are not written yet: %s", problem)
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
         """The progress line: mean over seeds of what the newest rows say."""

@@ -94,11 +94,13 @@ class SweepDirectory:
         free = changeable(plan.trials[0].config)
         own = set(named_code(plan.spec.model_dump(mode="json"), SPEC_PARTS).values())
         for path in sorted(self.plans.glob("*.yaml")):
-            earlier = configs.read_yaml(path)
+            earlier = _read_plan(path)
             if set(named_code(earlier, SPEC_PARTS).values()) - own:
                 check_trusted(self.path, earlier, self.trust, SPEC_PARTS)
             axes = {key for spec in (earlier, {"axes": plan.spec.axes}) for key in spec.get("axes") or {}}
-            before, now = (_settled(base, axes) for base in (earlier["base"], plan.spec.base))
+            now = _settled(plan.spec.base, axes)
+            with configs.mistakes_located(path):
+                before = _settled(earlier["base"], axes)
             changed = [d for d in differences(before, now) if d.split(" ")[0] not in free]
             if changed:
                 raise UserError(
@@ -149,6 +151,18 @@ class SweepDirectory:
             if self.result(trial.id) is None:
                 raise
             shutil.rmtree(made.path)  # a task of another plan was faster: same trial, same result
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    data = configs.read_yaml(path)
+    parts = (data, data.get("base"), data.get("axes") or {}) if isinstance(data, dict) else (data,)
+    if not all(isinstance(part, dict) and all(isinstance(key, str) for key in part) for part in parts):
+        raise UserError(
+            f"{path} is damaged: it is not the plan of a sweep; put it back, or choose another folder with "
+            "--dir"
+        )
+    found: dict[str, Any] = data
+    return found
 
 
 def _settled(base: dict[str, Any], axes: Iterable[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ are in `<run>.slurm`, beside the run's folder, which the learner makes itself.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -42,11 +43,12 @@ class ElasticJobs(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        return self.run_dir.with_name(f"{self.run_dir.name}.slurm").resolve()
+        run = Path(os.path.abspath(self.run_dir))  # "." has no name
+        return run.with_name(f"{run.name}.slurm").resolve()
 
     def scripts(self) -> dict[str, str]:
         """Name of the script -> its text, in the order of submission."""
-        run, name = str(self.run_dir.resolve()), self.run_dir.name
+        run, name = str(self.run_dir.resolve()), self.folder.stem
         learner = [*START, "train", self.config, *self.overrides, "--run-dir", run, "--resume"]
         actor = [*START, "actor", run, "--wait", f"{self.wait_seconds:g}", *(["--trust"] * self.trust)]
         found = {}
@@ -97,7 +99,7 @@ def submit(jobs: ElasticJobs) -> dict[str, str]:
             f"the run is already in the queue as job {', '.join(queued)}; wait for it, end it with "
             f"scancel {' '.join(queued)}, or add actors with jaxrl-hpc elastic add {jobs.run_dir}"
         )
-    slurm.check_array_size(jobs.actors - 1)
+    slurm.check_array_size(jobs.actors - 1, "--actors", "submit fewer, and more with jaxrl-hpc elastic add")
     folder.mkdir(parents=True, exist_ok=True)
     submitted: dict[str, str] = {}
     for name, text in jobs.scripts().items():

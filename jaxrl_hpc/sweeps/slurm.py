@@ -116,7 +116,7 @@ def submit(plan: SweepPlan, plan_file: Path, directory: SweepDirectory) -> list[
             f"the sweep is already in the queue as job {', '.join(queued)}; "
             f"wait for it, or end it with: scancel {' '.join(queued)}"
         )
-    check_array_size(max(tasks))
+    check_array_size(max(tasks), "trials_per_task", "pack more trials into a task")
     path = write_script(plan, plan_file, directory)
     rounds = plan.spec.halving.rungs if plan.spec.halving else 1
     jobs: list[str] = []
@@ -154,15 +154,14 @@ def jobs_in_queue(folder: Path) -> list[str]:
     return [job for job in jobs if job in listed.stdout.split()]
 
 
-def check_array_size(largest: int) -> None:
-    """Check the limit on array indices of this Slurm."""
+def check_array_size(largest: int, what: str, advice: str) -> None:
+    """Check the limit on array indices of this Slurm; a refusal says what needs them, and what to do."""
     if not shutil.which("scontrol"):
         return
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]))
     if found and largest >= int(found[1]):
         raise UserError(
-            f"trials_per_task: the sweep has {largest + 1} tasks and this Slurm takes array indices below "
-            f"{found[1]}; pack more trials into a task"
+            f"{what}: this Slurm takes array indices below {found[1]}, and {largest} is needed; {advice}"
         )
 
 

@@ -270,8 +270,9 @@ def write_page() -> None:
             "and 95 % interval over seeds. Lag: age of an unroll's parameters when it was learned from, "
             "in learner iterations: the mean, and the largest of all seeds, of dropped ones too. Dropped: "
             "unrolls older than `workflow.max_lag`, per seed. "
-            "Idle: share of the time spent waiting for the other side; ranks were more than cores. With "
-            "two learners an iteration takes an unroll of each, and updates see as many steps as with one.",
+            "Idle: share of the time spent waiting for the other side; there were more ranks than cores. "
+            "With two learners an iteration takes an unroll of each, and updates see as many steps as with "
+            "one.",
             "The settings of A3C were chosen with `fused` and `workflow.actor_lag` of 2 and 4 on seeds 100 "
             "to 107, which are not among these: steps of 1e-3, unrolls of 8, standardised advantages and an "
             "entropy bonus of 0.02. With unrolls of 16 and without the other two, two to four of eight seeds "

@@ -65,7 +65,7 @@ def deviations(temperature: float) -> dict[str, float]:
 def page() -> list[str]:
     """Its lines, in double precision."""
     lines = [
-        "# How accurate CahnHilliard-v0 is",
+        "# Accuracy of CahnHilliard-v0",
         "",
         "Made by `python scripts/studies/cahn_hilliard_accuracy.py`. "
         f"Growth of the fastest wave against its true rate, and films of noise kept for {ACTIONS} actions "

@@ -44,22 +44,22 @@ GROUPS = {
     "MuJoCo robots": lambda n: n in get_args(names.Robot),
     "Atari games": lambda n: n.endswith("-Atari"),
     "probes": lambda n: n.startswith("Probe"),
-    "one's own": lambda n: n in ("gymnasium", "jumanji", "mpi_program"),
+    "your own": lambda n: n in ("gymnasium", "jumanji", "mpi_program"),
     "recorded data": lambda n: n == "dataset",
 }
 WORDS = {
-    "recorded data": "a file of transitions in the place of an environment ([offline.md](offline.md))",
+    "recorded data": "a file of transitions in place of an environment ([offline.md](offline.md))",
     "classic control": "gymnax, in the program; see [gymnax](https://github.com/RobertTLange/gymnax)",
     "MinAtar games": "gymnax, in the program",
     "bsuite": "gymnax, in the program",
     "other small ones": "gymnax, in the program",
     "ExaBooster": "ours, in the program: [exabooster.md](exabooster.md)",
     "Cahn–Hilliard annealing": "ours, in the program: below",
-    "LunarLander": "envpool's simulator, by foreign function calls out of the program: below",
+    "LunarLander": "envpool's simulator, called from the program by foreign function calls: below",
     "MuJoCo robots": "envpool's simulator, by callbacks: below",
-    "Atari games": "envpool's simulator, by foreign function calls out of the program: below",
+    "Atari games": "envpool's simulator, called from the program by foreign function calls: below",
     "probes": "ours, in the program: tiny, with known values, for tests of agents",
-    "one's own": "any Gymnasium or Jumanji environment, any MPI program: below",
+    "your own": "any Gymnasium or Jumanji environment, any MPI program: below",
 }
 
 

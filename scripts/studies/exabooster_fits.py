@@ -105,11 +105,11 @@ def write_page() -> None:
         ]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     lines = [
-        "# ExaBooster: how controllers hold over the plant fits",
+        "# ExaBooster: transfer between plant fits",
         "",
         "Made by `python scripts/studies/exabooster_fits.py`. The recording's statistics fit a ridge of "
-        "plants; the environment ships three of them, which look alike under the regulator and answer an "
-        "action differently. PPO was trained on each and on all three (`env.domain_randomisation=true`), "
+        "plants; the environment ships three of them, which look alike under the regulator but respond "
+        "differently to actions. PPO was trained on each and on all three (`env.domain_randomisation=true`), "
         f"{SEEDS} seeds of {count(summary['env_steps'])} steps, and played on each for {EPISODES} episodes a "
         "seed: improvement factor over the regulator of that plant, mean or IQM and its interval over "
         "seeds.",

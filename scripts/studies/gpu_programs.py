@@ -2,10 +2,10 @@
 
     python scripts/studies/gpu_programs.py [--devices 4]
 
-Every config of the workflow `sharded` is lowered as one program over all devices of all processes, as
-`workflow.engine: jax` runs it. The table has the collectives of each program and what it asks of the host,
-which must be nothing. Written into docs/gpus.md between two marks. Programs of `fused` are for one device;
-tests lower all of them (tests/config/test_shipped_configs.py).
+Every config of the workflow `sharded` whose environment is in the program is lowered as one program over all
+devices of all processes, as `workflow.engine: jax` runs it. The table has the collectives of each program and
+what it asks of the host, which must be nothing. Written into docs/gpus.md between two marks. Programs of
+`fused` are for one device; tests lower all of them (tests/config/test_shipped_configs.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.comm.layout import DEVICE, Layout
+from jaxrl_hpc.envs.external.simulator import ExternalConfig
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.workflows.sharded import workflow as sharded
 
@@ -83,9 +84,10 @@ def lower_sharded(config: configs.Config, devices: int) -> Program:
 
 
 def shipped() -> list[str]:
-    files = sorted((ROOT / "configs").rglob("*.yaml"))
+    """Configs of `sharded` whose environments are part of the program."""
+    files = sorted((ROOT / "configs").rglob("*_sharded.yaml"))
     named = [str(path.relative_to(ROOT / "configs").with_suffix("")) for path in files]
-    return [name for name in named if name.endswith("_sharded")]
+    return [name for name in named if not isinstance(configs.load(name).env, ExternalConfig)]
 
 
 def table(devices: int) -> list[str]:

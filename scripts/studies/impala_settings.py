@@ -34,7 +34,7 @@ CONCLUSION = (
     "With the shipped settings (advantages as they are, 0.01) an even lag of two versions leaves no seed "
     "unsettled, so it does not explain the wide intervals of [asynchronous agents](asynchronous.md). Lag was "
     "uneven there, up to 33 and 57 versions, which is not emulated here. A bonus of 0.02 leaves more margin; "
-    "standardised advantages, which A3C needs with its smaller steps, do harm with these."
+    "standardised advantages, which A3C needs with its smaller steps, hurt with these."
 )
 
 
@@ -56,7 +56,7 @@ def run() -> None:
 def page() -> None:
     names = [axis.split(".")[1] for axis in AXES]
     lines = [
-        "# Seeds of IMPALA that do not settle",
+        "# IMPALA seeds that do not settle",
         "",
         "Made by `python scripts/studies/impala_settings.py`. The settings of `workflows/cartpole_impala` in "
         "`fused` with actors two versions behind, 500k steps, on seeds that no other page reports. Return: "

@@ -29,6 +29,16 @@ In the tables of learning results:
 - **reached at**: environment steps at which the score of the evaluations during the run first met the target.
 - **over the run**: the same as the score, from the mean of a seed's evaluations during the run.
 - **training return**: mean of training episodes, with exploration, over the last tenth of the run.
+
+## Runs of earlier versions
+Every row names the commit of its runs. What has changed since in a way that learning may notice:
+
+- PPO before `58f988f`: steps of an unroll were shuffled less evenly, so that neighbours met in a minibatch
+  more often, with one copy per shard almost always. Not run again since: PPO on the pages of MinAtar,
+  LunarLander, Breakout (Atari), MemoryChain, the block copolymer film, the plant fits of ExaBooster, and
+  ExaBooster with continuous actions.
+- The score of a single seed was the interquartile mean of its episodes, which leaves out the worst quarter:
+  in [asynchronous agents](asynchronous.md) and in "What is left to chance" of [workflows](workflows.md).
 """
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
@@ -60,7 +70,7 @@ def index(folder: Path) -> str:
     text += "`python scripts/studies/index.py`.\n"
     for heading, lines in rows.items():
         if lines:
-            table = "\n".join(["| study | what it is about |", "|---|---|", *lines])
+            table = "\n".join(["| study | summary |", "|---|---|", *lines])
             text += f"\n## {heading}\n\n{table}\n"
     return text + COLUMNS
 

@@ -256,7 +256,7 @@ def page(data: dict[str, Any]) -> str:
     ranking = sorted(METHODS, key=lambda method: deviation(data, method))
     assert ranking[0] == USED, f"ops/statistics.py should use {ranking[0]}"
     lines = [
-        "# Coverage of intervals over few seeds",
+        "# Interval coverage with few seeds",
         "",
         "Made by `python scripts/studies/intervals.py`.",
         "",

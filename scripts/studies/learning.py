@@ -126,7 +126,7 @@ STUDIES = {
     ),
     "acrobot": Study(
         "Acrobot-v1",
-        "Reward is −1 a step until the tip is up; DQN has 200k steps, PPO and A2C 500k.",
+        "The reward is −1 per step until the tip is up; DQN has 200k steps, PPO and A2C 500k.",
         (
             Entry("dqn", "acrobot_dqn", 16, -80),
             Entry("ppo", "acrobot_ppo", 8, -80),
@@ -134,11 +134,11 @@ STUDIES = {
         ),
     ),
     "acrobot_dyna_q": Study(
-        "Acrobot-v1 with a learned model",
+        "Dyna-Q on Acrobot-v1",
         "Does planning save real steps? 50k steps. Dyna-Q makes one real and one simulated update per four "
         "steps. Its controls have the same data, replay, copies, batch and budget, but no model: "
-        "dqn_2_updates makes as many updates as Dyna-Q, dqn_1_update only Dyna-Q's real ones. The target's "
-        "rate was chosen for each alike.",
+        "dqn_2_updates makes as many updates as Dyna-Q, dqn_1_update only Dyna-Q's real ones. The "
+        "target network's rate was tuned for each in the same way.",
         (
             Entry("dyna_q", "acrobot_dyna_q", 8, -95, ("agent.target_rate=0.02",)),
             Entry(
@@ -173,9 +173,11 @@ STUDIES = {
         ),
     ),
     "pendulum_a2c": Study(
-        "A2C on Pendulum-v1: the horizon matters",
+        "A2C on Pendulum-v1: settings before and after tuning",
         "Discount and decay of 0.9 with 4 copies and unrolls of 8 steps, against 0.95 with 16 and 16, which "
-        "the config had before. A2C makes one update per unroll and sees each of its million steps once.",
+        "the config had before. A2C makes one update per unroll and sees each of its million steps once. The "
+        "two differ in all of these and in the number of updates, so the page does not tell which of them "
+        "matters.",
         (
             Entry("a2c", "pendulum_a2c", 8, -200),
             Entry("a2c_before", "pendulum_a2c", 8, -200, A2C_BEFORE),
@@ -207,10 +209,11 @@ STUDIES = {
         (Entry("sac", "pendulum_sac", 8, -160),),
     ),
     "pendulum_mbpo": Study(
-        "MBPO on Pendulum-v1: real steps saved by a learned model",
+        "MBPO on Pendulum-v1: does a learned model save real steps?",
         "The goal is SAC's -160 with a third of its real steps, 1.67k of 5k ([SAC](pendulum_sac.md)). MBPO "
         "makes 20 updates per step, 16 of them simulated. Its control sac_20_updates has the same data, "
-        "copies, networks and as many updates, all of them real.",
+        "copies, networks and as many updates, all of them real; its other settings are those of "
+        "pendulum_sac, not tuned for so many updates. No saving is shown over it.",
         (
             Entry("mbpo", "pendulum_mbpo", 8, -160),
             Entry("sac_20_updates", "pendulum_sac", 8, -160, PENDULUM_AS_MBPO),
@@ -218,7 +221,7 @@ STUDIES = {
         comparisons=(Comparison("mbpo", "sac_20_updates", "the model, at equally many updates"),),
     ),
     "exabooster_mbpo": Study(
-        "MBPO on ExaBoosterContinuous-v0: real steps saved by a learned model",
+        "MBPO on ExaBoosterContinuous-v0: does a learned model save real steps?",
         "Improvement over the regulator. The goal is SAC's score with a third of its real steps: sac has "
         "144k steps, mbpo and its control 48k. The control sac_12_updates has mbpo's data, copies, networks "
         "and as many updates, all of them real.",
@@ -340,11 +343,11 @@ STUDIES = {
         tuple(Entry(game, f"{game}_a2c", 3) for game in ("breakout", "space_invaders", "asterix", "freeway")),
     ),
     "dyna_q": Study(
-        "CartPole-v1 with a learned model",
+        "Dyna-Q on CartPole-v1",
         "Does planning save real steps? Dyna-Q makes one real and four simulated updates per two steps. Its "
         "controls have the same data, replay, copies, batch and budget, but no model: dqn_5_updates makes as "
-        "many updates as Dyna-Q, all of them real; dqn_1_update only Dyna-Q's real ones. The target's rate "
-        "was chosen for each alike.",
+        "many updates as Dyna-Q, all of them real; dqn_1_update only Dyna-Q's real ones. The target "
+        "network's rate was tuned for each in the same way.",
         (
             Entry("dyna_q", "cartpole_dyna_q", 8, 475, ("agent.target_rate=0.02",)),
             Entry("dqn_5_updates", "cartpole_dqn", 16, 475, (*AS_DYNA_Q, FIVE, "agent.target_rate=0.02")),
@@ -381,7 +384,7 @@ STUDIES = {
     "ddpg_prioritised": Study(
         "DDPG with uniform and with prioritised replay",
         "Does prioritised replay learn faster, as EXARL reported? Pendulum-v1; both make the same number of "
-        "updates of the same data, and the critic's step size was chosen for each alike.",
+        "updates of the same data, and the critic's step size was tuned for each in the same way.",
         (
             Entry("uniform", "pendulum_ddpg", 16, -180, (CRITIC_RATE, "run.eval_every=2_000")),
             Entry(
@@ -425,8 +428,8 @@ STUDIES = {
         ),
     ),
     "random_warmup": Study(
-        "Uniform actions at the beginning, for TD3 and DDPG",
-        "Does it help to act uniformly at random for the first part of a run, as is usual, instead of with "
+        "Uniform random warm-up for TD3 and DDPG",
+        "Does it help to act uniformly at random at the start of a run, as is common, instead of with "
         "the untrained policy and its noise? Pendulum-v1 with the shipped settings; `_warm` entries act "
         "uniformly for the first 4 % of the steps, the others never.",
         (
@@ -441,7 +444,7 @@ STUDIES = {
         ),
     ),
     "dueling": Study(
-        "DQN with value and advantage streams",
+        "Dueling DQN on CartPole-v1",
         "Does dueling help, and do its streams need hidden layers of their own? CartPole-v1 with the shipped "
         "DQN config. `dueling_hidden` splits the network before its last hidden layer, as Wang et al. (2016) "
         "do.",
@@ -627,8 +630,8 @@ def compared(study: str, rows: list[tuple[Entry, RunData]]) -> list[str]:
     final = {entry.name: list(run.summary[f"{metric}_per_seed"].values()) for entry, run in rows}
     lines = comparison.table(STUDIES[study].comparisons, over_run, final, STUDIES[study].digits)
     head = (
-        "Differences of the scores with 95 % bootstrap intervals over seeds; a difference is shown if its "
-        "interval leaves out zero. Intervals are not corrected for the number of comparisons."
+        "Differences of the scores with 95 % bootstrap intervals over seeds; a difference counts as shown if "
+        "its interval excludes zero. Intervals are not corrected for the number of comparisons."
     )
     earlier = ["", STUDIES[study].earlier] if STUDIES[study].earlier else []
     return ["", "## Against controls", "", head, "", *lines, *earlier] if lines else []

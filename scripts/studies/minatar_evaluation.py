@@ -1,4 +1,4 @@
-"""Why scores on MinAtar scatter: greedy play of a deterministic game is one single episode.
+"""Why MinAtar scores scatter: greedy play of a deterministic game is one single episode.
 
     python scripts/studies/minatar_evaluation.py            train, then write the page
     python scripts/studies/minatar_evaluation.py --page     only write the page from finished runs
@@ -98,7 +98,7 @@ def write_page() -> None:
     rows = [f"| {game} | {' | '.join(map(str, ways(game)))} |" for game in GAMES]
     found = {name: run for name in RUNS if (run := run_of(name)) is not None}
     lines = [
-        "# Why scores on MinAtar scatter",
+        "# Why MinAtar scores scatter",
         "",
         "Made by `python scripts/studies/minatar_evaluation.py`. Greedy play of a deterministic game is one "
         "single episode, however many are averaged.",

@@ -113,8 +113,8 @@ def atari(report: dict[str, Any]) -> list[str]:
         "Breakout (Atari) by PPO with the sizes of `configs/atari_breakout_ppo.yaml`: 8 games, unrolls of "
         "128, 3 epochs of 8 minibatches, two convolutions (16 of 8 × 8, 32 of 4 × 4) and a layer of 256 "
         "shared by policy and value, four stacked frames of 84 × 84, four frames an action. Ours steps "
-        "envpool, stable-baselines3 ale-py with its own Atari wrappers in one process, its default. A step "
-        f"is an action. Measured by `jaxrl-hpc bench train --only {names}`, the libraries taking turns.",
+        "envpool; stable-baselines3 steps ale-py with its own Atari wrappers in one process, its default. A "
+        f"step is an action. Measured by `jaxrl-hpc bench train --only {names}`, the libraries taking turns.",
         "",
         circumstances(report),
         "",
@@ -128,11 +128,11 @@ def training(report: dict[str, Any]) -> list[str]:
     lines = [
         "## Training loops against other libraries",
         "CartPole-v1 (TD3: Pendulum-v1), MLP 64 × 64, batch 128, replay of 65,536, Adam; the same sizes, "
-        "activations and numbers of updates for all, counted by each library itself; compiling is apart, "
-        "evaluation left out. Double DQN beside rejax, plain DQN beside the others, as they have it. Each "
-        "library is started as it is by default; *pinned*: held to one core. Measured by `jaxrl-hpc bench "
-        "train`, the libraries taking turns. The last columns say how many times the peer's rate ours is, "
-        "and how many times our CPU time per update the peer's is: medians over rounds, with extremes.",
+        "activations and numbers of updates for all, counted by each library itself; compilation is timed "
+        "separately, evaluation excluded. rejax is compared on double DQN, the others on plain DQN, as they "
+        "implement it. Each library is started with its defaults; *pinned*: held to one core. Measured by "
+        "`jaxrl-hpc bench train`, the libraries taking turns. The last columns are our rate divided by the "
+        "peer's, and the peer's CPU time per update divided by ours: medians over rounds, with extremes.",
         "",
         circumstances(report),
         "",
@@ -171,7 +171,8 @@ def slots(report: dict[str, Any]) -> list[str]:
     lines = [
         "## The size of the replay",
         "DQN 8 : 1 with the replay almost full. Nothing of the replay's size is copied or scanned, so only "
-        f"the caches should show (goal: at most {report['slots']['goal']}× slower from first to last).",
+        "the caches should have an effect (goal: at most "
+        f"{report['slots']['goal']}× slower from first to last).",
         "",
         circumstances(report),
         "",
@@ -227,7 +228,7 @@ def pieces(report: dict[str, Any]) -> list[str]:
     bounds = (f"{line['bound_microseconds']:,.1f}" for line in report["lines"])
     parts = (f"{line['part_of_bound']:.0%}" for line in report["lines"])
     lines += ["| arithmetic bound | " + " | ".join(bounds) + " |"]
-    return [*lines, "| reached of the bound | " + " | ".join(parts) + " |", ""]
+    return [*lines, "| bound / measured | " + " | ".join(parts) + " |", ""]
 
 
 def growth(report: dict[str, Any]) -> list[str]:
@@ -302,7 +303,7 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
         "# Performance",
         "",
         "Written by `python scripts/studies/performance.py` from measurements in `docs/data/`; with "
-        "`--measure` it takes them anew. Replay memories have a page of their own: "
+        "`--measure` it repeats them. Replay memories have a page of their own: "
         "[results/replay.md](results/replay.md).",
         "",
     ]

@@ -15,11 +15,13 @@ import tempfile
 from pathlib import Path
 
 import jax
+import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from jaxrl_hpc.bench import replay as bench
 from jaxrl_hpc.replay import native, sum_tree
+from jaxrl_hpc.report.style import INK, LINE, MATPLOTLIB, MUTED, color
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS = DOCS / "results"
@@ -27,36 +29,48 @@ RESULTS = DOCS / "results"
 
 def layout_picture(path: Path) -> None:
     """A tree of 20 leaves with K = 4 as it lies in memory."""
+    with matplotlib.rc_context({**MATPLOTLIB, "axes.grid": False}):
+        draw_layout(Figure(figsize=(9.2, 2.5), layout="constrained")).savefig(path)
+
+
+def draw_layout(figure: Figure) -> Figure:
     shape = sum_tree.layout(20, 4)
-    figure = Figure(figsize=(10, 2.6), layout="constrained")
     axis = figure.subplots()
-    colours = ("#9ecae1", "#fdae6b", "#a1d99b")
+    colours = ("#bcd3f7", "#f4c9a2", "#a9dccb")
     for level, (count, offset) in enumerate(zip(shape.counts, shape.offsets, strict=True)):
         end = [*shape.offsets, shape.size][level + 1]
         for place in range(offset, end):
             used = place - offset < count
             colour = colours[level % 3] if used else "white"
-            axis.add_patch(Rectangle((place, 0), 1, 1, facecolor=colour, edgecolor="grey", linewidth=0.5))
+            axis.add_patch(Rectangle((place, 0), 1, 1, facecolor=colour, edgecolor=LINE, linewidth=0.5))
         for group in range(offset, offset + count, shape.fanout):
             width = min(shape.fanout, end - group)
-            axis.add_patch(Rectangle((group, 0), width, 1, fill=False, edgecolor="black", linewidth=1.5))
+            axis.add_patch(Rectangle((group, 0), width, 1, fill=False, edgecolor=INK, linewidth=1.5))
             if level + 1 < len(shape.counts):
                 parent = shape.offsets[level + 1] + (group - offset) // shape.fanout
                 axis.annotate(
                     "",
                     (parent + 0.5, 1),
                     (group + width / 2, 1),
-                    arrowprops={"arrowstyle": "->", "connectionstyle": "arc3,rad=-0.35", "linewidth": 0.6},
+                    arrowprops={
+                        "arrowstyle": "->",
+                        "connectionstyle": "arc3,rad=-0.35",
+                        "linewidth": 0.7,
+                        "color": MUTED,
+                    },
                 )
-        axis.text(offset, -0.5, f"level {level}: {count} nodes", fontsize=8)
+        axis.text(offset + 0.4, -0.75, f"level {level}: {count} nodes", fontsize=8.5, color=MUTED)
     for line in range(0, shape.size + 1, sum_tree.CACHE_LINE):
-        axis.plot([line, line], [-0.25, 1.25], color="red", linewidth=1, linestyle=":")
-    axis.set(xlim=(-0.5, shape.size + 0.5), ylim=(-0.8, 6))
+        axis.plot([line, line], [-0.4, 1.4], color=color(4), linewidth=1.2, linestyle=":")
+    axis.set(xlim=(-0.5, shape.size + 0.5), ylim=(-1.1, 6), xticks=[], yticks=[])
     axis.axis("off")
     axis.set_title(
-        "K = 4, 20 leaves, one float32 array; black: children of one node; red: cache lines", fontsize=9
+        "K = 4, 20 leaves, one float32 array. Frames: the children of one node; dotted: cache lines",
+        fontsize=9.5,
+        fontweight="normal",
+        loc="left",
     )
-    figure.savefig(path)
+    return figure
 
 
 def verdict(rows: list[dict]) -> str:
@@ -141,7 +155,7 @@ def main() -> None:
     bench.plot(rows, RESULTS / "replay.svg")
     kernel = "compiled (AVX2 where the processor has it)" if native.available() else "pure JAX"
     parts = [
-        "# Replay: measured",
+        "# Replay performance",
         "Written by `python scripts/studies/replay_bench.py`; do not edit. Rows: [replay.json](replay.json).",
         "CPU time of the sum tree and of the whole replay beside other libraries. "
         f"{platform.machine()}, {os.cpu_count()} cores, jax {jax.__version__}, one XLA thread, kernel: "

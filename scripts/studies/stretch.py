@@ -128,7 +128,7 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
         without_clock(read_metrics(folders["one rank, deterministic"])).to_pylist()
     )
     lines = [
-        "# A run that stretches",
+        "# A run on a changing number of ranks",
         "",
         "Made by `python scripts/studies/stretch.py`.",
         "",
@@ -138,7 +138,7 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
         "",
         "![curves](stretch.png)",
         "",
-        "Dotted lines are where the number of ranks changed.",
+        'Dotted lines: the number of ranks changes ("stretched").',
         "",
         f"| run | final return | {'95 % interval' if options.seeds >= FEW else 'range of seeds'} | "
         "parameters, SHA-256 |",
@@ -153,9 +153,9 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
     verdict = "the same bits" if same and rows_same else "DIFFERENT results"
     lines += [
         "",
-        f"With `workflow.deterministic=true` the stretched run and the untouched one have {verdict}: "
-        "parameters of all seeds and every row of the metrics. Without it sums are rounded in another "
-        "order, small differences grow as between any two runs, and the curves are as close as seeds are.",
+        "With `workflow.deterministic=true` the run on changing ranks and the undisturbed one have "
+        f"{verdict}: parameters of all seeds and every row of the metrics. Without it sums are rounded in "
+        "another order, small differences grow, and the curves differ as much as those of different seeds.",
         "",
         "| | ranks | steps at the end of the phase | seconds, start and compilation included |",
         "|---|---|---|---|",
@@ -166,7 +166,7 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
     cores = len(os.sched_getaffinity(0))
     lines += [
         "",
-        f"The machine has {cores} cores: four ranks share them, so these seconds say nothing of speed.",
+        f"The machine has {cores} cores: four ranks share them, so these times say nothing about speed.",
     ]
     return "\n".join(lines) + "\n"
 

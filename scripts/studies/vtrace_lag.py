@@ -180,8 +180,8 @@ def page(runs: dict[Case, dict[str, RunData]]) -> str:
             "## V-trace against no correction",
             "",
             "EXARL reported that A2C with V-trace solves CartPole under policy lag and A2C without it does "
-            "not. Differences of the scores with 95 % bootstrap intervals over seeds; a difference is shown "
-            "if its interval leaves out zero. "
+            "not. Differences of the scores with 95 % bootstrap intervals over seeds; a difference counts as "
+            "shown if its interval excludes zero. "
             "Intervals are not corrected for the number of comparisons.",
             "",
             *compared(runs, "shipped"),

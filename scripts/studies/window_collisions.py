@@ -200,7 +200,7 @@ def page(data: dict[str, Any]) -> str:
         ) for share in SHARES
     }  # fmt: skip
     text = ", ".join(f"{value:.1%} at {share:.0%}" for share, value in quarter.items())
-    return f"""# Collisions at windows
+    return f"""# Collisions at MPI windows
 
 Made by `python scripts/studies/window_collisions.py`.
 

@@ -254,18 +254,23 @@ def draw_solve(runs: list[dict[str, Any]]) -> str:
         panels = figure.subplots(len(names), 1, squeeze=False, height_ratios=sizes)[:, 0]
         for panel, name in zip(panels, names, strict=True):
             mine = {k: several for k, several in grouped.items() if k[0] == name}
+            counts = []
             for place, several in enumerate(mine.values()):
                 times = [run.get("solved_seconds", np.inf) for run in several]
                 kept = [seconds for seconds in times if np.isfinite(seconds)]
+                counts.append(f"{len(kept)} of {len(times)} solved")
                 panel.plot(kept, [place] * len(kept), "o", color=color(0), alpha=0.6)
                 if np.isfinite(np.median(times)):
                     panel.plot([np.median(times)], [place], "|", color="black", markersize=14)
-            labels = [f"{in_words(variant)}, {ranks}" for _, variant, ranks in mine]
+            labels = [
+                f"{in_words(variant)}, {ranks}: {count}"
+                for (_, variant, ranks), count in zip(mine, counts, strict=True)
+            ]
             panel.set_yticks(range(len(mine)), labels, fontsize=8)
             panel.invert_yaxis()
             panel.set_title(name)
             panel.set_xlim(left=-0.01 * panel.get_xlim()[1])
-        panels[-1].set_xlabel("Time to solve (s): seeds (dots) and median (bar)")
+        panels[-1].set_xlabel("Time to solve (s): seeds that solved it (dots), median of all seeds (bar)")
         figure.savefig(RESULTS / "workflows_solve.png", dpi=110)
     return "![time to solve](workflows_solve.png)"
 
@@ -415,7 +420,7 @@ SECTIONS = (
     ),
     (
         "spread",
-        "What is left to chance",
+        "Nondeterminism",
         "The same run with the same seed, four workers, 50k steps of CartPole. Hogwild's stores race by "
         "design; with a lock only the order of exchanges is left to chance, and "
         "`run.replay_schedule` repeats it. Final return: the interquartile mean over the episodes of the "
@@ -441,7 +446,7 @@ def write(known: dict[str, Any]) -> None:
     runs = [run for run in known["runs"].values() if run["group"] == "speed"]
     facts = known["machine"]
     lines = [
-        "# Ways to share work, compared",
+        "# Workflows compared",
         "",
         "The same agent (A2C with V-trace, 8 copies per rank that acts, unrolls of 16 steps) in every "
         "workflow, with environment steps that sleep for 2 ms: acting overlaps with learning although "
@@ -459,7 +464,7 @@ def write(known: dict[str, Any]) -> None:
         lines += ["![speed](workflows.png)", "", "## Speed", "", *speed_table(runs, predicted), ""]
         lines += split_text(runs, predicted)
         lines += [
-            "The model ([the simulation](../workflows.md#a-model-of-all-of-them)) has the measured costs of "
+            "The model ([the simulation](../workflows.md#performance-model)) has the measured costs of "
             "acting and learning in a process alone. Three things are fitted to speed and idle learners of "
             f"the runs with {' and '.join(map(str, FITTED))} acting ranks: how much longer work takes among "
             f"other ranks ({found.slow:g} ×), how much longer a step sleeps than it should "

@@ -125,7 +125,7 @@ def misfits(env, other):
         "ppo learns from its own unrolls": lambda: fit(env, rl.agents.ppo(env.spec), memory),
         "workflow.num_env: unknown key": lambda: rl.workflows.fused(env, agent, memory, num_env=3),
         "leaves nothing to learn from": lambda: rl.workflows.fused(env, agent, memory, total_env_steps=100),
-        "differently in each of 8 copies, and here are 4": lambda: rl.workflows.fused(
+        "differently in each of 8 copies, but here are 4": lambda: rl.workflows.fused(
             env, rl.agents.dqn(env.spec, exploration="ladder"), num_envs=4
         ),
     }

@@ -118,7 +118,7 @@ def test_a_policy_remembers_until_it_is_reset(tmp_path):
     assert jax.tree.all(jax.tree.map(np.array_equal, kept, once))
     second, twice = policy.act(obs, once)
     assert not jax.tree.all(jax.tree.map(np.array_equal, once, twice)) and first.shape == second.shape == ()
-    with pytest.raises(rl.UserError, match="where episodes begin"):
+    with pytest.raises(rl.UserError, match="when episodes begin"):
         policy(np.ones((3, 4)))
     policy.reset()
     assert policy(np.ones((3, 4))).shape == (3,)

@@ -9,6 +9,7 @@ import yaml
 
 from jaxrl_hpc.cli.main import COMMANDS, main
 from tests import small
+from tests.checkpoint.test_checkpoint_faults import flip
 
 
 @pytest.fixture
@@ -87,8 +88,9 @@ def test_overwrite_moves_a_run_aside_and_a_damaged_run_is_not_begun_anew(config_
     assert (run_dir / "thesis.tex").exists() and not (trash / "thesis.tex").exists()
 
     (run_dir / "summary.json").unlink()  # as if it had been killed
-    for manifest in (run_dir / "checkpoints").glob("*.manifest"):
-        manifest.write_bytes(manifest.read_bytes()[:30])
+    whole = {path: path.read_bytes() for path in (run_dir / "checkpoints").glob("*.manifest")}
+    for manifest, content in whole.items():
+        manifest.write_bytes(content[:30])
     before = {
         p: p.read_bytes() for folder in ("metrics", "checkpoints") for p in (run_dir / folder).iterdir()
     }
@@ -99,6 +101,13 @@ def test_overwrite_moves_a_run_aside_and_a_damaged_run_is_not_begun_anew(config_
         p: p.read_bytes() for folder in ("metrics", "checkpoints") for p in (run_dir / folder).iterdir()
     } == before
     assert main(["verify", str(run_dir)]) == 1
+    for manifest, content in whole.items():
+        manifest.write_bytes(content)
+    for path in (run_dir / "checkpoints").glob("*.arrays"):
+        flip(path)  # of the right size, so that only checksums tell
+    assert main([*command, "--resume", "agent.gamma=0.9"]) == 2
+    err = capsys.readouterr().err
+    assert "wrong checksum" in err and "Nothing was changed. Put the files back and check with" in err
 
 
 @pytest.mark.parametrize("kind", ["agents", "envs", "replays", "workflows", "configs"])

@@ -1,6 +1,7 @@
 """`train` by hand: numbers for runs without a name, refusals elsewhere, and --dry-run."""
 
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from jaxrl_hpc.cli import train
 from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.runs.naming import BATCH_JOBS, claim_folder, release_folder
 from tests import small
@@ -74,6 +76,23 @@ def test_two_processes_never_get_the_same_folder(tmp_path):
     for path in paths:
         release_folder(path)
     assert list((tmp_path / "runs").iterdir()) == [paths[0]]
+
+
+def test_an_interrupt_before_the_run_begins_leaves_no_folder(tmp_path):
+    """Ctrl-C ends the process at once then: nothing else would remove it."""
+    there = []
+    before = signal.signal(signal.SIGINT, lambda *_: there.append((tmp_path / "runs" / "x").exists()))
+    try:
+        with train.claimed(tmp_path / "runs" / "x") as path:
+            assert path.is_dir()
+            signal.raise_signal(signal.SIGINT)
+        with train.claimed(tmp_path / "runs" / "x") as path:
+            (path / "config.yaml").write_text("")
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert there == [False, True, True], "and whoever was to hear of it heard of it"
 
 
 def test_dry_run_says_what_would_be_trained(folder, capsys, monkeypatch):

@@ -47,7 +47,7 @@ def main() -> None:
     place = LearnerPlace(told["hosts"], told["port"], told["public_key"], told["token"], "the learner")
     actor = SocketActor(place, sizes(told["in_flight"]), told["runs"], told["lost_seconds"])
     try:
-        actor.join(time.monotonic() + 60, lambda: False)
+        actor.join(time.monotonic() + 600, lambda: False)
         start = None
         while start is None:
             start = actor.receive()

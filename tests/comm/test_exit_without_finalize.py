@@ -38,8 +38,8 @@ PROGRAM = PROGRAM.replace("ALONE", str(ALONE))
     [
         (2, 0, 0, ""),
         (2, 7, 7, ""),
-        (ALONE, 0, 2, "rank 3 has ended and waited 0.1 s for the others; it leaves.\n"),
-        (ALONE, 7, 7, "rank 3 has ended and waited 0.05 s for the others; it leaves.\n"),
+        (ALONE, 0, 2, "rank 3 has finished and waited 0.1 s for the others; it exits.\n"),
+        (ALONE, 7, 7, "rank 3 has finished and waited 0.05 s for the others; it exits.\n"),
     ],
 )
 def test_waits_for_others_within_limits(looks, status, left, words):

@@ -25,6 +25,7 @@ pytest.importorskip("zmq")
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = {"version": "1"}
 TOKEN = "a token"
+PATIENCE = 600.0  # seconds, however busy the machine is
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +67,9 @@ def actor(made, end, token=TOKEN, runs=RUNS, key=None):
 
 def until(condition, *looks, what="it happened"):
     """Call `looks` until the condition holds."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"not within 60 s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
         for look in looks:
             look()
         time.sleep(0.001)  # between looks
@@ -82,7 +83,7 @@ def joined(made, end, **more):
         end.serve()
         return False
 
-    found.join(time.monotonic() + 60, stopped)
+    found.join(time.monotonic() + PATIENCE, stopped)
     notes = []
     until(lambda: notes, lambda: notes.extend(filter(None, [found.receive()])), what="START came")
     assert notes[0].kind == Kind.START
@@ -162,7 +163,8 @@ def test_who_wants_to_leave_goes_when_all_was_acknowledged(made):
     drain(end, taken, limit=1)
     assert found.receive() is None and len(end.members) == 1
     drain(end, taken)
-    until(lambda: notes, lambda: notes.extend(filter(None, [found.receive()])), what="STOP came")
+    # its wish to leave may come after the unrolls have been acknowledged
+    until(lambda: notes, end.serve, lambda: notes.extend(filter(None, [found.receive()])), what="STOP came")
     assert (notes[0].kind, notes[0].number) == (Kind.STOP, 0)
     assert end.counts["left_actors"] == 1 and end.counts["discarded_unrolls"] == 0
     check(end, taken)
@@ -206,7 +208,7 @@ def test_without_the_learners_key_nobody_can_even_greet(made):
     end = learner(made)
     stranger = actor(made, end, key=zmq.curve_keypair()[0])
     with pytest.raises(LearnerGone, match=r"cannot be reached at 127\.0\.0\.1"):
-        stranger.join(time.monotonic() + 60, lambda: bool(end.serve()))
+        stranger.join(time.monotonic() + PATIENCE, lambda: bool(end.serve()))
     with socket.create_connection(("127.0.0.1", end.port)) as plain:
         plain.sendall(os.urandom(4096))
         found, _ = joined(made, end)
@@ -216,6 +218,18 @@ def test_without_the_learners_key_nobody_can_even_greet(made):
     check(end, taken)
 
 
+def test_a_name_that_is_none_is_passed_over(made):
+    """Hosts without a domain may call themselves so."""
+    end = learner(made)
+    place = LearnerPlace(
+        ["node.(none)", "127.0.0.1"], end.port, end.public_key.decode(), TOKEN, "the learner"
+    )
+    found = SocketActor(place, end.sizes, RUNS, 20.0)
+    made.append(found)
+    found.join(time.monotonic() + PATIENCE, lambda: bool(end.serve()))
+    assert found.number == 0
+
+
 def test_nobody_answers(made):
     end = learner(made)
     found = actor(made, end)
@@ -223,6 +237,23 @@ def test_nobody_answers(made):
         found.join(time.monotonic() - 1, lambda: False)  # the learner is there, but busy
     end.close()
     with pytest.raises(LearnerGone, match="cannot be reached"):
+        found.join(time.monotonic() + PATIENCE, lambda: False)
+
+
+def test_names_that_no_host_can_have(made):
+    end = learner(made)
+    found = actor(made, end)
+    found._place = found._place._replace(hosts=["a b", "\0", "\ud800", "127.0.0.1"])
+    found.join(time.monotonic() + 60, lambda: bool(end.serve()))
+    assert len(end.members) == 1
+
+
+@pytest.mark.parametrize("key", ["", "short", "é" * 40, "\ud800"])
+def test_a_key_that_is_none(made, key):
+    place = LearnerPlace(["127.0.0.1"], 1, key, TOKEN, "the learner")
+    found = SocketActor(place, sizes(), RUNS, 20.0)
+    made.append(found)
+    with pytest.raises(UserError, match="the public key of the learner is damaged"):
         found.join(time.monotonic() + 60, lambda: False)
 
 
@@ -268,7 +299,7 @@ def test_released_when_the_run_ends(made):
     end.stop(finished=True)
     check(end, taken)
     assert end.counts["left_actors"] == 2 and not end.members
-    output, _ = started.communicate(timeout=60)
+    output, _ = started.communicate(timeout=PATIENCE)
     assert output.splitlines()[-1] == "released 1"
     notes = []
     until(lambda: notes, lambda: notes.extend(filter(None, [found.receive()])))
@@ -276,8 +307,9 @@ def test_released_when_the_run_ends(made):
 
 
 def test_a_killed_and_a_stopped_process_are_lost(made):
-    end, taken = learner(made, lost_seconds=1.0), []
-    killed, stopped = (process(made, end, lost_seconds=1.0) for _ in range(2))
+    silence = 5.0  # on a busy machine a process that is well may not run for a second
+    end, taken = learner(made, lost_seconds=silence), []
+    killed, stopped = (process(made, end, lost_seconds=silence) for _ in range(2))
 
     def delivering():
         return len(end.members) == 2 and all(member.delivered for member in end.members.values())
@@ -291,7 +323,7 @@ def test_a_killed_and_a_stopped_process_are_lost(made):
     until(lambda: end.counts["lost_actors"] == 2, lambda: drain(end, taken), what="the silence is noticed")
     check(end, taken)
     stopped.send_signal(signal.SIGCONT)
-    output, _ = stopped.communicate(timeout=60)
+    output, _ = stopped.communicate(timeout=PATIENCE)
     assert output.splitlines()[-1] == "gone: the connection to the learner has ended"
     _, start = joined(made, end)
     assert start.extra == end.streams[0].length > 0
@@ -345,12 +377,12 @@ def test_an_actor_that_has_joined_knows_where_its_stream_stands(made):
 
     def stopped():
         end.serve()
-        if found.number >= 0:
+        if found.number >= 0 and held:  # it may be on its way for several turns
             whole(*held.pop())
         return False
 
     end._send = without_start
-    found.join(time.monotonic() + 60, stopped)
+    found.join(time.monotonic() + PATIENCE, stopped)
     assert (found.number, found.begun, found.made) == (0, 7, 7)
 
 

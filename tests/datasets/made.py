@@ -6,6 +6,7 @@ import functools
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -46,11 +47,13 @@ def random_columns(env: Env, rows: int, seed: int = 0) -> Columns:
 
 
 @functools.cache
-def random_file(name: str, rows: int) -> Path:
-    """A file of random actions in an environment; one per process."""
+def random_file(name: str, rows: int, copies: int = record.COPIES) -> Path:
+    """A file of random actions in an environment; one per process. The part of each copy ends an episode."""
     path = Path(tempfile.mkdtemp(prefix="dataset")) / f"{name}.parquet"
     env = make_env(name)
-    parquet.write(path, random_columns(env, rows), env.spec, {"env": {"name": name}})
+    with mock.patch.object(record, "COPIES", copies):
+        columns = random_columns(env, rows)
+    parquet.write(path, columns, env.spec, {"env": {"name": name}})
     return path
 
 

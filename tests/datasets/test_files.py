@@ -121,6 +121,29 @@ def test_files_that_are_none_are_one_sentence(name, content, path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_flipped_bit_is_found(path) -> None:
+    rows = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [rows.column(number) for number in range(rows.num_columns)]
+    for column in columns:
+        start = column.dictionary_page_offset or column.data_page_offset
+        content = bytearray(path.read_bytes())
+        content[start + column.total_compressed_size - 1] ^= 1
+        bad = path.with_name("bad.parquet")
+        bad.write_bytes(content)
+        with pytest.raises(UserError, match="it is not a readable Parquet file"):
+            datasets.open_dataset(bad)
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_and_leaves_nothing(path) -> None:
+    target = path.parent / "folder.parquet"
+    target.mkdir()
+    for wrong in (target, path.parent / "none" / "a.parquet"):
+        with pytest.raises(UserError, match=f"^cannot write {wrong}: ") as caught:
+            parquet.write(wrong, counting(20, 5), SPEC, ABOUT)
+        assert "\n" not in str(caught.value)
+    assert sorted(p.name for p in path.parent.iterdir()) == ["file.parquet", "folder.parquet"]
+
+
 FOREIGN = {
     "other env": (SPEC._replace(name="Pendulum-v1"), "recorded in counter, but the config's env is Pendulum"),
     "observations": (

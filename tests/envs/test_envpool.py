@@ -13,6 +13,7 @@ from jaxrl_hpc.envs.external.host import simulator_failures_told
 from jaxrl_hpc.envs.names import Lander, Robot
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.rollout import build_transition
+from jaxrl_hpc.schema import changeable_names
 from tests.tiers import quick
 
 COPIES, STEPS = 3, 260
@@ -90,6 +91,7 @@ def test_threads_of_the_emulators_change_nothing():
         assert env.host.simulators.pools[COPIES].pool.spec.config.num_threads == threads
     jax.tree.map(np.testing.assert_array_equal, *played)
     assert np.asarray(played[0][1].terminated).any()
+    assert "threads" in changeable_names(envpool_env.AtariConfig), "a run may continue on another machine"
 
 
 def test_robots_are_as_envpool_has_them():

@@ -301,7 +301,7 @@ def test_train_stop_and_resume(tmp_path, monkeypatch):
     said = []
     outcome = train.train(config, tmp_path / "run", resume=True, say=said.append)
     assert outcome.finished
-    assert "'gymnasium/CartPole-v1' runs outside of the program" in " ".join(said)
+    assert "'gymnasium/CartPole-v1' runs outside the program" in " ".join(said)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["restarted_episodes"] == 4 and summary["dropped_episodes"] == 0
     assert summary["eval_return_score"] > 5

@@ -125,5 +125,5 @@ def test_a_pool_that_hangs_ends_the_job_with_one_sentence():
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr == (
         "error: env 'LunarLander-v3': its copies did not return within env.deadline_seconds = 5 (step 5, "
-        "rank 0); env.interface=callback with env.on_error=reset drops such episodes and goes on\n"
+        "rank 0); env.interface=callback with env.on_error=reset drops such episodes and continues\n"
     )

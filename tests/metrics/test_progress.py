@@ -30,7 +30,7 @@ def test_batch_log_is_sparse_and_says_what_matters() -> None:
             clock.now += 0.5
             progress.update(1000 * step, {"return": 4.25 * step})
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "cartpole: from the beginning to 100k steps × 4 seeds"
+    assert lines[0] == "cartpole: training for 100k steps × 4 seeds"
     assert lines[1] == "cartpole: 20 %  20k/100k steps  8k steps/s × 4 seeds  return 85  40 s left"
     assert lines[-1] == "cartpole: done after 50 s: 100k steps, 8k steps/s  return 425"
     assert len(lines) == 2 + 5

@@ -78,7 +78,7 @@ def meet(folder: Path, number: int, actors: int, unroll: int) -> None:
     mine.with_suffix(".new").write_text(str(unroll))
     os.replace(mine.with_suffix(".new"), mine)
     others = [folder / f"{other}" for other in range(actors)]
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 3000
     while any(not path.exists() or int(path.read_text()) < unroll - 1 for path in others):
         assert time.monotonic() < deadline, f"actor {number} met nobody at unroll {unroll}"
         time.sleep(0.001)

@@ -80,6 +80,38 @@ RECURRENT = changed(DQN, workflow={"unroll_length": 8, "replay": "local"}) | {
     },
     "replay": {"name": "sequence", "capacity": 2400, "min_size": 96},
 }
+RAINBOW = changed(
+    DQN,
+    agent={
+        "returns": "c51",
+        "atoms": 7,
+        "noisy": True,
+        "dueling": True,
+        "dueling_hidden": [8],
+        "network": {"hidden": [16]},
+    },
+)
+DYNA_Q = changed(DQN) | {
+    "agent": {
+        "name": "dyna_q",
+        "batch_size": 24,
+        "network": {"hidden": [16]},
+        "model_hidden": [8],
+        "n_step": 3,
+        "ensemble": 2,
+        "model_tolerance": 100.0,
+    }
+}
+PQN = changed(PPO) | {
+    "agent": {"name": "pqn", "epochs": 2, "minibatches": 2, "network": {"hidden": [16], "layer_norm": True}}
+}
+
+
+def continuous(name: str, **options: Any) -> dict[str, Any]:
+    agent = {"name": name, "batch_size": 36, "network": {"hidden": [16]}, **options}
+    return changed(DQN, env={"name": "Pendulum-v1"}) | {"agent": agent}
+
+
 AHEAD = changed(DQN, workflow={"draw_ahead": True, "updates_per_iteration": 2})
 CASES = {
     "ahead": AHEAD,
@@ -90,6 +122,13 @@ CASES = {
     "a2c": A2C,
     "td3": TD3,
     "recurrent": RECURRENT,
+    "rainbow": RAINBOW,
+    "dyna_q": DYNA_Q,
+    "pqn": PQN,
+    "iql": continuous("iql", n_step=2),
+    "crossq": continuous("sac", batch_norm=True, policy_delay=2, normalise={"observation": True}),
+    "droq": continuous("sac", dropout=0.1, critics=3, target_subset=2, policy_value="mean"),
+    "mbpo": continuous("mbpo", model_hidden=[8], model_tolerance=100.0, max_disagreement=10.0),
 }
 
 

@@ -39,7 +39,7 @@ def three(folder):
         folder,
         f"a2c-record:{RECORD};{BOUNDED};@behind=1:4;@meet=2",
         f"a2c-replay:{BOUNDED};run.replay_schedule=FOLDER/a2c-record;run.profile=true",
-        f"{ELASTIC};@signal=2:30;@meet=30",
+        f"{ELASTIC};@signal=2:30;@meet=30;@behind=0:1",
         f"a2c-broken:{actor_learner_jobs.BROKEN};@meet=4",
     )
 

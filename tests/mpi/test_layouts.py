@@ -74,10 +74,14 @@ def test_two_ranks_have_the_bits_of_one_on_both_engines(tmp_path):
             assert result["place"] != expected["place"] and result["processes"] == processes
 
 
+AGENTS = ["one_copy", "lstm", "a2c", "td3", "recurrent", "ahead"]
+MORE_AGENTS = ["rainbow", "dyna_q", "pqn", "iql", "crossq", "droq", "mbpo"]
+
+
 @pytest.mark.full
-def test_every_agent_has_the_same_bits_on_several_devices(tmp_path):
+@pytest.mark.parametrize("agents", [AGENTS, pytest.param(MORE_AGENTS, marks=pytest.mark.slow)])
+def test_every_agent_has_the_same_bits_on_several_devices(tmp_path, agents):
     """Programs for one and for several devices are simplified differently unless that is forbidden."""
-    agents = ["one_copy", "lstm", "a2c", "td3", "recurrent", "ahead"]
     alone, several = (start(1, devices, agents, tmp_path) for devices in (0, 4))
     for agent in agents:
         (expected,), (result,) = alone[agent], several[agent]

@@ -10,10 +10,10 @@ from tests.mpi import launch
 pytestmark = [pytest.mark.mpi, launch.needs_mpi, pytest.mark.timeout(3600)]
 FOLDER = launch.ROOT / "docs" / "examples" / "heat"
 ROD = """
-import json, sys
 import numpy as np
 from mpi4py import MPI
 from heat import Heat
+from tests.telling import tell
 
 rod = Heat(MPI.COMM_WORLD.Dup(), cells=24)
 rows = [rod.reset(5).tolist()]
@@ -22,7 +22,7 @@ for action in np.sin(np.arange(12)):
     rows.append([*obs.tolist(), reward])
 rod.close()
 if MPI.COMM_WORLD.Get_rank() == 0:
-    print(json.dumps({"rows": rows}))
+    tell({"rows": rows})
 """
 
 

@@ -88,22 +88,20 @@ def test_memory_is_reached_while_its_rank_sits_in_a_compiled_call(quick, kind):
 
 
 def test_the_self_test_tells_right_from_wrong_and_from_endless(quick):
-    *_, found, words = quick
+    (found,) = [result for result in quick if "endless" in result]
     assert found["works"]["works"] and "a ring work" in found["works"]["text"]
     assert found["network"]["works"] and not found["works"]["needs_thread"]
     wrong, endless = found["wrong"], found["endless"]
     assert not wrong["works"] and "rank 2: RuntimeError: atomic additions gave" in wrong["text"]
     assert not wrong["stuck"], "all ranks left it together"
     assert not endless["works"] and endless["text"] == "rank 2: no end of stage claimed within 10 s"
-    assert endless["stuck"] and words == {"last words": 1}, (
-        "and yet the job ended well, with the last of them"
-    )
+    assert endless["stuck"] and {"last words": 1} in quick, "and yet the job ended well, its last words said"
 
 
 def test_a_status_is_kept_by_those_who_leave_a_thread_behind(jobs):
     status, output = jobs[1]
     assert status == 7, output
-    assert launch.results(output)[-1] == {"last words": 1}
+    assert {"last words": 1} in launch.results(output)
 
 
 def hosts_can_be_made():

@@ -61,6 +61,20 @@ def test_a_guard_ends_as_its_process_does(code, status):
     assert done.returncode == status and "guard:" not in done.stderr
 
 
+def test_a_command_that_is_not_there_is_a_mistake_in_the_input():
+    done = subprocess.run([*GUARD[:3], "no-such-command"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.returncode in mpi_restart.FINAL
+    assert done.stderr == "error: cannot start no-such-command: No such file or directory\n"
+
+
+def test_output_that_is_no_text_is_passed_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mpi_restart, "stop", mpi_restart.Stop())
+    code = "import sys; sys.stdout.buffer.write(b'half of \\xe2\\x80 a dash\\nrank 1 of 2 failed\\n')"
+    found = mpi_restart.run_once([sys.executable, "-c", code], tmp_path)
+    assert found == (0, ["rank 1 of 2 failed"])
+    assert "half of" in capsys.readouterr().out
+
+
 def test_a_guard_tells_of_a_killed_process_and_dies_alike():
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run([*GUARD, code], capture_output=True, text=True, check=False)
@@ -134,7 +148,20 @@ def test_who_is_told_to_stop_does_not_start_again(monkeypatch, tmp_path, told, s
     assert found == status and len(calls) == told
 
 
-def test_a_run_without_a_folder_is_refused(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["mpi_restart.py", "jaxrl-hpc", "train", "x"])
-    with pytest.raises(SystemExit, match="--run-dir"):
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["jaxrl-hpc", "train", "x"], "give the run a --run-dir"),
+        (["--restarts", "-1", "jaxrl-hpc", "train", "x", "--run-dir", "r"], "--restarts and --pause"),
+        (["--pause", "nan", "jaxrl-hpc", "train", "x", "--run-dir", "r"], "--restarts and --pause"),
+        (["--launcher", "srun 'x", "jaxrl-hpc", "--run-dir", "r"], "--launcher: No closing quotation"),
+        (["--launcher", "no-such-launcher -n 2", "jaxrl-hpc", "--run-dir", "r"], "no-such-launcher: No such"),
+    ],
+)
+def test_mistakes_are_one_sentence(monkeypatch, capsys, words, said):
+    monkeypatch.setattr(sys, "argv", ["mpi_restart.py", *words])
+    with pytest.raises(SystemExit) as end:
         mpi_restart.main()
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and err.startswith("error: ") and said in err and err.count("\n") == 1

@@ -1,7 +1,10 @@
 """What pyproject.toml, the citation and the code say about the package must agree."""
 
 import importlib
+import os
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -59,6 +62,26 @@ def test_the_lock_has_every_dependency():
     )
     # mpi4jax is built against the MPI that is there
     assert {name.lower() for name in wanted} - {"mpi4jax", "jaxrl-hpc"} <= {name.lower() for name in locked}
+
+
+def compiled_sources() -> set[str]:
+    found = [*(ROOT / "jaxrl_hpc").rglob("*.cc"), *(ROOT / "jaxrl_hpc").rglob("*.h")]
+    return {path.relative_to(ROOT).as_posix() for path in found}
+
+
+def test_every_compiled_source_is_built():
+    named = set(re.findall(r'"(jaxrl_hpc/[^"]+\.(?:cc|h))"', (ROOT / "setup.py").read_text()))
+    assert named == compiled_sources()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_builds_again_when_a_compiled_source_changes():
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    rules = subprocess.run(
+        ["make", "-pn", "help"], cwd=ROOT, env=outside, capture_output=True, text=True, check=True
+    )
+    (rule,) = re.findall(r"^\.venv/\.installed: (.*)$", rules.stdout, re.MULTILINE)
+    assert compiled_sources() <= set(rule.split())
 
 
 def block(monkeypatch, *modules: str) -> None:

@@ -77,7 +77,11 @@ def test_the_wheel_fits_every_python_of_its_platform(wheel):
         held = set(archive.namelist())
     for path in (ROOT / "configs").rglob("*.*"):
         assert f"jaxrl_hpc/configs/{path.relative_to(ROOT / 'configs').as_posix()}" in held
-    assert "jaxrl_hpc/replay/native/libsum_tree.so" in held and "jaxrl_hpc/py.typed" in held
+    assert "jaxrl_hpc/py.typed" in held
+    for source in (ROOT / "jaxrl_hpc").rglob("*.cc"):
+        place = source.relative_to(ROOT)
+        library = place.with_name(f"lib{place.stem}.so")
+        assert {place.as_posix(), library.as_posix()} <= held
     assert f"jaxrl_hpc-{jaxrl_hpc.__version__}.dist-info/licenses/LICENSE" in held
     assert not any(name.startswith(("tests/", "docs/", "build/")) for name in held)
 

@@ -217,6 +217,17 @@ def test_watch_makes_the_page_until_the_run_has_finished(tmp_path: Path, monkeyp
     assert "--watch: should be from 1 to 3600" in capsys.readouterr().err
 
 
+def test_watch_waits_for_the_first_metrics(tmp_path: Path, monkeypatch, capsys) -> None:
+    run, done = tmp_path / "run", make_run(tmp_path / "done")
+    new = RunDirectory.open(run, resume=False)
+    new.write_config(RunDirectory(done).read_config())
+    MetricsWriter(run)
+    monkeypatch.setattr("time.sleep", lambda _: shutil.copytree(done, run, dirs_exist_ok=True))
+    assert main(["report", str(run), "--watch"]) == 0
+    assert f"{run} has no metrics yet; again in 10 s" in capsys.readouterr().out
+    assert (run / "report.html").is_file()
+
+
 DRAWN = """[...document.querySelectorAll('.plot')].map(plot => ({
     id: plot.id, kind: plot.className, width: plot.clientWidth,
     shapes: plot.querySelectorAll('.curve, rect, circle').length,
@@ -297,7 +308,7 @@ def test_a_live_page_reloads_itself_until_it_is_paused(tmp_path: Path) -> None:
     click = "document.getElementById('reload').click()"
     with Browser() as page:
         page.open(path)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while page.requests.count(path.resolve().as_uri()) < 2 and time.monotonic() < deadline:
             page.call("Target.getTargets")  # collects events
             time.sleep(0.05)

@@ -46,6 +46,16 @@ def test_only_its_own_is_taken_away(tmp_path):
     address.remove(tmp_path, "second")
 
 
+def test_one_that_cannot_be_read_keeps_no_run_from_ending(tmp_path):
+    path = write(tmp_path, "first")
+    path.chmod(0o640)
+    address.remove(tmp_path, "first")
+    path.write_text("{")
+    path.chmod(0o600)
+    address.remove(tmp_path, "first")
+    assert path.exists(), "it may be a later learner's"
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
 def test_one_that_others_may_know_is_refused(tmp_path, mode):
     write(tmp_path).chmod(mode)
@@ -75,7 +85,17 @@ GOOD = {"hosts": ["h"], "port": 1, "public_key": "k", "token": "t", "host": "h",
     ["", "{", "[]", "null", "[" * 50_000]
     + [
         json.dumps(GOOD | change)
-        for change in ({"port": 0}, {"port": "1"}, {"token": 7}, {"hosts": 3}, {"x": 1})
+        for change in (
+            {"port": 0},
+            {"port": "1"},
+            {"port": True},
+            {"port": 1.5},
+            {"token": 7},
+            {"hosts": 3},
+            {"hosts": "h"},
+            {"pid": "1"},
+            {"x": 1},
+        )
     ],
 )
 def test_a_damaged_one(tmp_path, content):
@@ -84,3 +104,17 @@ def test_a_damaged_one(tmp_path, content):
     path.chmod(0o600)
     with pytest.raises(UserError, match="is damaged: start the learner again"):
         address.read(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_one_that_is_no_file(tmp_path, make):
+    make(tmp_path / address.NAME)
+    with pytest.raises(UserError, match="it is not a file"):
+        address.read(tmp_path)
+
+
+def test_a_learner_ends_whatever_became_of_its_address(tmp_path, caplog):
+    path = write(tmp_path, "t")
+    path.write_text("{")
+    address.remove(tmp_path, "t")
+    assert path.read_text() == "{" and "is damaged" in caplog.text and "was not removed" in caplog.text

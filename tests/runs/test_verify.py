@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,6 +89,17 @@ def test_every_part_of_a_sharded_checkpoint_counts(run: RunDirectory, name: str)
     assert not any(v.good for v in verify_run(run.path))
 
 
+def test_actors_whose_folder_is_gone_are_missed(run: RunDirectory) -> None:
+    """As ActorLearnerStore saves."""
+    Checkpointer(run.checkpoints / "actors-0000", 3).save(1, {"x": np.arange(2)}, {})
+    store = ShardedCheckpointer(run.checkpoints, [0], Ranks(), 2)
+    store.save(1, SHARED, {0: state_at(1)}, {"actors": True})
+    assert [v.good for v in verify_run(run.path)] == [True]
+    shutil.rmtree(run.checkpoints / "actors-0000")
+    (verdict,) = verify_run(run.path)
+    assert not verdict.good and "actors-0000 has nothing of iteration 1" in verdict.problems[0]
+
+
 def test_verifying_needs_no_jax(run: RunDirectory) -> None:
     save_plain(run, 1)
     code = (
@@ -105,7 +117,7 @@ def test_a_sharded_store_falls_back_together_and_says_so(run: RunDirectory, capl
     store = sharded(run)
     with caplog.at_level(logging.WARNING):
         step, _, parts, _ = store.restore(SHARED, state_at(0))
-    assert step == 3 and str(damaged) in caplog.text and "going back to an older" in caplog.text
+    assert step == 3 and str(damaged) in caplog.text and "falling back to an older" in caplog.text
     assert_same(parts[1], state_at(10))
     store.save(4, SHARED, {0: state_at(4), 1: state_at(11)}, {})
     assert (damaged.parent / "damaged" / damaged.name).exists()

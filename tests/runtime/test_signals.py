@@ -36,6 +36,7 @@ def press():
 
 
 def test_at_a_terminal_the_second_time_ends_at_once(terminal, before, monkeypatch):
+    monkeypatch.setattr(signals, "AGAIN_SECONDS", 600.0)
     with StopSignals() as stop:
         press()
         assert (stop.received, before) == ("SIGINT", [])

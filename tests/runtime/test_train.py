@@ -10,8 +10,9 @@ from jaxrl_hpc import config as configs
 from jaxrl_hpc.config.compare import check_same_config, differences
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
+from jaxrl_hpc.metrics.progress import Progress
 from jaxrl_hpc.runs.directory import SUMMARY_KEYS, RunDirectory
-from jaxrl_hpc.runtime import host, train
+from jaxrl_hpc.runtime import host, train, trainer
 from jaxrl_hpc.runtime.evaluation import evaluate_run
 from jaxrl_hpc.runtime.seeds import choose_mode
 from tests import small
@@ -148,6 +149,33 @@ def test_a_signal_saves_and_the_resumed_run_ends_with_the_same_bits(finished, tm
     assert str(resumed) == str(whole)
 
 
+def test_metrics_can_be_read_before_the_first_checkpoint(finished, tmp_path, monkeypatch):
+    folder, summary = finished
+    config, run = small.config(run={"seeds": 2, "tensorboard": False}), tmp_path / "run"
+    seen = []
+
+    class Broken(Exception):
+        pass
+
+    class Watched(Progress):
+        def update(self, env_steps, values=None):
+            seen.append(read_metrics(run).num_rows)
+            if len(seen) == 3:
+                raise Broken
+            super().update(env_steps, values)
+
+    monkeypatch.setattr(trainer, "PUBLISH_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "PUBLISH_SHARE", 0.0)
+    with pytest.raises(Broken):
+        train.train(config, run, say=lambda _: None, progress=Watched)
+    assert seen[0] > 0 and sorted(set(seen)) == seen
+    monkeypatch.undo()
+    outcome = train.train(config, run, resume=True, say=lambda _: None)
+    assert outcome.summary["params_sha256"] == summary["params_sha256"]
+    resumed, whole = (without_clock(read_metrics(f)).to_pylist() for f in (run, folder))
+    assert str(resumed) == str(whole)
+
+
 def test_a_run_that_cannot_fit_says_how_much_it_needs(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "available_memory", lambda: 2**28)
     with pytest.raises(UserError, match=r"the run needs \d+\.\d GiB .* but 0\.2 GiB are free"):
@@ -167,7 +195,12 @@ def test_memory_is_known_before_anything_is_made():
 
 @pytest.mark.parametrize(
     ("agent", "env", "at_least"),
-    [("ppo", "CartPole-v1", 100), ("a2c", "CartPole-v1", 60), ("dqn", "CartPole-v1", 60)],
+    [
+        ("ppo", "CartPole-v1", 100),
+        ("a2c", "CartPole-v1", 60),
+        ("dqn", "CartPole-v1", 60),
+        pytest.param("pqn", "CartPole-v1", 60, marks=pytest.mark.full),
+    ],
 )
 def test_an_agent_and_an_environment_are_enough_to_learn(tmp_path, agent, env, at_least):
     """Random play gives about 20."""

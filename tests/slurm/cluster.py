@@ -56,7 +56,7 @@ PreemptMode=REQUEUE
 ReturnToService=2
 JobRequeue=1
 KillWait=30
-MinJobAge=900
+MinJobAge=86400
 InactiveLimit=0
 SlurmdParameters=config_overrides
 NodeName=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=8000 State=UNKNOWN

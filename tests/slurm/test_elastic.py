@@ -29,6 +29,13 @@ def jobs(text):
     return re.findall(r"as job (\d+)", text)
 
 
+def numbers(folder, array):
+    """(element of the array, number that it was given) of the actors that say that they have joined."""
+    texts = {path.stem.partition("-")[2]: path.read_text() for path in folder.glob(f"actor-{array}_*.log")}
+    found = {element: re.search(r"^actor (\d+) of", text, re.M) for element, text in texts.items()}
+    return [(element, match[1]) for element, match in sorted(found.items()) if match]
+
+
 def test_a_learner_and_an_array_of_actors(cluster, tmp_path):
     pytest.importorskip("zmq")
     config, run = tmp_path / "config.yaml", tmp_path / "run"
@@ -51,24 +58,26 @@ def test_a_learner_and_an_array_of_actors(cluster, tmp_path):
     cluster.until("the learner is held", lambda: progress(run) >= 100 * STEPS, explain=logs)
     code, text = elastic(environment, "submit", *wanted)
     assert code == 2 and "already in the queue as job" in text and "elastic add" in text
-    cluster.until("both actors joined", lambda: logs().count("has joined") == 2, explain=logs)
-    number = re.search(
-        r"^actor (\d+) of", (tmp_path / "run.slurm" / f"actor-{actors}_0.log").read_text(), re.M
-    )
-    joined = re.search(rf"actor {number[1]} \(process (\d+) on", logs())
+    # who sent the unrolls; the other one may have come too late to be admitted before the learner was held
+    cluster.until("an actor says its number", lambda: numbers(tmp_path / "run.slurm", actors), explain=logs)
+    killed, number = numbers(tmp_path / "run.slurm", actors)[0]
+    joined = re.search(rf"actor {number} \(process (\d+) on", logs())
     os.kill(int(joined[1]), signal.SIGKILL)  # scancel would ask it to stop
-    cluster.until("it is dead", lambda: cluster.states(f"{actors}_0") != ["RUNNING"], explain=logs)
+    cluster.until("it is dead", lambda: cluster.states(killed) != ["RUNNING"], explain=logs)
     code, text = elastic(environment, "add", run, "--actors", "1", "--slurm", f"setup=[cd {ROOT}]")
     assert code == 0, text
     (more,) = jobs(text)
     hold.release()
     assert cluster.wait_for(learner) == ["COMPLETED"], logs()
-    for job in (f"{actors}_1", f"{actors}_2", more):
+    for job in {f"{actors}_{element}" for element in range(3)} - {killed} | {more}:
         assert set(cluster.wait_for(job)) == {"COMPLETED"}, logs()
-    assert cluster.wait_for(f"{actors}_0") != ["COMPLETED"]
+    assert cluster.wait_for(killed) != ["COMPLETED"]
     summary = elastic_jobs.accounts(run, STEPS)
     assert summary["lost_actors"] == 1 and summary["learned_unrolls"] == 600
     assert 2 <= summary["joined_actors"] <= 4
+
+
+TOO_MANY = ["--dry-run", "--actors", str(10**12), "--actor-slurm", "at_once=4"]
 
 
 def test_what_is_refused(tmp_path):
@@ -79,8 +88,16 @@ def test_what_is_refused(tmp_path):
         ),
         (["add", tmp_path / "none"], "there is no run directory"),
         (
+            ["submit", "workflows/cartpole_impala_elastic", "--run-dir", f"{tmp_path}\nx"],
+            "--run-dir: should have no line breaks",
+        ),
+        (
             ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--actors", "99"],
             "at most workflow.actors=16",
+        ),
+        (
+            ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path / "b", *TOO_MANY],
+            "--actors: should be from 1 to 4,000,000 (it is 1,000,000,000,000)",
         ),
         (
             ["submit", "workflows/cartpole_impala_elastic", "--run-dir", tmp_path, "--slurm", "tme=3"],
@@ -104,7 +121,7 @@ def test_texts_stay_texts():
     )
 
 
-def test_what_the_scripts_say():
+def test_what_the_scripts_say(tmp_path, monkeypatch):
     from jaxrl_hpc.sweeps.elastic import ElasticJobs, slurm_config
 
     config = slurm_config([], "--slurm")
@@ -115,3 +132,7 @@ def test_what_the_scripts_say():
     for text in (learner, actors):
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert json.dumps(list(jobs._replace(config="").scripts())) == '["actors.sh"]'
+    monkeypatch.chdir(tmp_path)
+    here = jobs._replace(run_dir=Path("."))
+    assert here.folder == tmp_path.with_name(f"{tmp_path.name}.slurm")
+    assert f"--job-name={tmp_path.name}\n" in here.scripts()["learner.sh"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 
@@ -171,6 +172,17 @@ def test_work_whose_trials_are_not_known_is_not_deleted(copy, damage):
     with pytest.raises(UserError, match=r"trials\.json .*restore it, or remove that folder"):
         run_task(plan, directory, 0, quiet)
     assert precious.read_text() == "days of training"
+
+
+@pytest.mark.parametrize(
+    "content", ["x: 1", "[]", "5", "base: 5", "base: {}\naxes: 5", "base: {}\naxes: {1: 2}"]
+)
+def test_a_damaged_plan_is_named(content, copy):
+    plan, directory = copy
+    path = directory.plans / "0123456789ab.yaml"
+    path.write_text(content)
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        directory.check_unchanged(plan)
 
 
 def test_a_changed_base_is_refused_and_more_trials_are_not(copy, tmp_path, monkeypatch):

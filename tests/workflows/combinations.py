@@ -101,6 +101,8 @@ def data(found: Combination, env: str = "") -> dict[str, Any]:
         replay = {**replay, "store_next": found.store}
         if found.sizes != "default":
             replay |= {"capacity": 240 if found.sizes == "small" else 339, "min_size": 24}
+        if "online_after" in workflow:
+            replay |= {"capacity": 3_000}  # the recording stays in it
     sections: dict[str, Any] = {
         "agent": agent,
         "env": {"name": env or ("Pendulum-v1" if found.agent_name in CONTINUOUS else "CartPole-v1")},

@@ -119,7 +119,10 @@ def lives(count: int, leaving: int, longest: int, seed: int) -> list[tuple[int, 
 def disturb(
     folder: Path, fates: list[tuple[int, str]], started: list[Process], *, at_once: int, seconds: float
 ) -> list[ActorProcess]:
-    """Actors that die or leave, each replaced by the next; in the end as many that stay, which are given."""
+    """Actors that die or leave, each replaced by the next; then as many that stay, which are given.
+
+    Those that stay could finish the run alone: they start when the fates of all others are fulfilled.
+    """
     waiting = [*fates, *[(0, "stay")] * at_once]
     running: list[ActorProcess] = []
     learner, deadline = started[0], time.monotonic() + seconds
@@ -133,6 +136,8 @@ def disturb(
             expected = {"leave": 75, "stay": 0}.get(process.how, -signal.SIGKILL)
             assert process.poll() == expected, f"{process.how}: {process.poll()}\n{process.text}"
         while waiting and len(running) < at_once:
+            if waiting[0][1] == "stay" and any(process.how != "stay" for process in running):
+                break
             running.append(ActorProcess(folder, *waiting.pop(0)))
             started.append(running[-1])
         time.sleep(0.01)  # between looks

@@ -38,8 +38,8 @@ from tests.workflows import combinations
 from tests.workflows.combinations import Combination
 
 ITERATIONS = 24
-ROWS = {"default": 2_000}  # of a dataset: as many as learning begins with
-FEW_ROWS = 200  # what the smallest replay holds, with room for what is added online
+ROWS = 2_000  # of a dataset: as many as learning begins with by default
+FEW_ROWS = 200  # what the smallest replay holds
 RUN = {"log_every": 1, "eval_every": 0, "final_eval_episodes": 1, "eval_episodes": 1, "tensorboard": False}
 
 
@@ -48,7 +48,8 @@ def config_of(found: Combination) -> configs.Config:
     long_episodes = "Pendulum-v1" if found.agent_name in combinations.CONTINUOUS else "MountainCar-v0"
     data = combinations.data(found, long_episodes)
     if data["workflow"].get("dataset") == "made":
-        data["workflow"]["dataset"] = str(random_file(long_episodes, ROWS.get(found.sizes, FEW_ROWS)))
+        rows = ROWS if "default" in (found.sizes, found.replay) else FEW_ROWS
+        data["workflow"]["dataset"] = str(random_file(long_episodes, rows, copies=1))  # of long episodes too
     if "replay" in data and found.sizes == "default":
         data["replay"] |= {"min_size": 240}
     return configs.from_dict(data)
@@ -129,12 +130,41 @@ def faults(config: configs.Config, metrics: dict[str, float], before: Any, after
     return found
 
 
+@contextlib.contextmanager
+def compiled_quickly() -> Iterator[None]:
+    """Nearly all of a combination's time is compilation, and its programs run for a moment."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+
+
 def here(found: Combination) -> list[str]:
     """In this process, for workflows that need no ranks."""
-    with batches_seen() as seen:
+    with compiled_quickly(), batches_seen() as seen:
         config = shortened(config_of(found))
         wrong = with_an_actor(config) if config.workflow.name == "elastic" else run_here(config)
     return wrong + wrong_batches(config, seen)
+
+
+def traced(found: Combination) -> list[str]:
+    """The same without compiling or running anything: batches, shapes and types. Workflows that compile their
+    own programs are only built."""
+    with batches_seen() as seen:
+        config = shortened(config_of(found))
+        flow = build(config).workflow
+        if not flow.traceable:
+            return []
+        hypers = jax.tree.map(jnp.float32, hypers_of(config))
+
+        def whole(key: Array) -> Any:
+            state = flow.init(key, hypers)
+            state = flow.warmup(state) if flow.has_warmup else state
+            return flow.step(state, jnp.int32(ITERATIONS))[1]
+
+        jax.eval_shape(whole, jax.random.key(0))
+    return wrong_batches(config, seen)
 
 
 def with_an_actor(config: configs.Config) -> list[str]:
@@ -177,7 +207,7 @@ def main() -> None:
         for number, text in enumerate(sys.argv[2:]):
             refused, wrong = "", []
             try:
-                with batches_seen() as seen:
+                with compiled_quickly(), batches_seen() as seen:
                     config = shortened(config_of(Combination(*text.split(" / "))))
                     train(config, folder / str(number), say=lambda _: None)
                 wrong = wrong_batches(config, seen) if seen else []  # a rank that does not learn has none

@@ -13,6 +13,7 @@ import random
 import re
 from collections import defaultdict
 
+import jax
 import pytest
 
 from jaxrl_hpc import config as configs
@@ -50,6 +51,14 @@ def accepted(alone: bool) -> list[Combination]:
     return [c for c in chosen if c.agent_name not in combinations.ON_POLICY or c.replay == "default"]
 
 
+def one_of_each(values: list[Combination], *names: str, seed: int = 0) -> list[Combination]:
+    """Of those that agree in what is named, one: the rest of it is drawn."""
+    groups: dict[tuple[str, ...], list[Combination]] = defaultdict(list)
+    for found in values:
+        groups[tuple(getattr(found, name) for name in names)].append(found)
+    return [random.Random(f"{seed} {key}").choice(group) for key, group in groups.items()]
+
+
 def test_all_components_are_combined() -> None:
     assert {label.split()[0] for label in combinations.AGENTS} == set(registry.AGENTS)
     assert {flow["name"] for flow in combinations.WORKFLOWS.values()} == set(registry.WORKFLOWS)
@@ -84,6 +93,12 @@ CHOSEN = {
 }
 
 
+def runs_whole() -> list[Combination]:
+    """One of every agent, workflow and replay, with sizes and storage drawn."""
+    drawn = one_of_each(accepted(alone=True), "agent", "workflow", "replay")
+    return [*CHOSEN.values(), *(c for c in drawn if c not in CHOSEN.values())]
+
+
 def tier(found: Combination) -> list[pytest.MarkDecorator]:
     """One of each agent is in the quick tier, one with each of its options in the full one."""
     if found != CHOSEN[found.agent]:
@@ -91,12 +106,28 @@ def tier(found: Combination) -> list[pytest.MarkDecorator]:
     return [] if found.agent == found.agent_name else [pytest.mark.full]
 
 
-@pytest.mark.parametrize("found", [pytest.param(c, marks=tier(c), id=str(c)) for c in accepted(alone=True)])
+@pytest.mark.parametrize("found", [pytest.param(c, marks=tier(c), id=str(c)) for c in runs_whole()])
 def test_it_does_what_it_claims(found: Combination) -> None:
     try:
         assert run_combination.here(found) == []
     except UserError as error:
         assert SENTENCE.match(str(error))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", list(combinations.AGENTS))
+def test_the_others_learn_from_batches_as_claimed(agent: str) -> None:
+    """They are traced, which takes a fraction of the time."""
+    others = set(accepted(alone=True)) - set(runs_whole())
+    wrong = {}
+    for found in sorted(c for c in others if c.agent == agent):
+        try:
+            if texts := run_combination.traced(found):
+                wrong[found] = texts
+        except UserError as error:
+            assert SENTENCE.match(str(error)), found
+        jax.clear_caches()
+    assert wrong == {}
 
 
 def jobs(chosen: list[Combination]) -> dict[int, list[Combination]]:
@@ -126,12 +157,9 @@ def check_jobs(chosen: list[Combination], tmp_path) -> None:
         assert {case: texts for case, texts in found.items() if texts} == {}
 
 
-def one_of_each_pair(seed: int) -> list[Combination]:
+def jobs_of_each_pair() -> list[Combination]:
     """Every agent with every workflow of ranks, the rest drawn."""
-    groups: dict[tuple[str, str], list[Combination]] = defaultdict(list)
-    for found in accepted(alone=False):
-        groups[found.agent, found.workflow].append(found)
-    return [random.Random(f"{seed} {pair}").choice(group) for pair, group in groups.items()]
+    return one_of_each(accepted(alone=False), "agent", "workflow")
 
 
 @pytest.mark.mpi
@@ -139,17 +167,16 @@ def one_of_each_pair(seed: int) -> list[Combination]:
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 def test_some_jobs_do_what_they_claim(tmp_path) -> None:
-    check_jobs(sample(one_of_each_pair(0), 6), tmp_path)
+    check_jobs(sample(jobs_of_each_pair(), 6), tmp_path)
 
 
 @pytest.mark.mpi
 @launch.needs_mpi
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("agent", list(combinations.AGENTS))
-def test_all_jobs_do_what_they_claim(agent, seed, tmp_path) -> None:
-    check_jobs([c for c in one_of_each_pair(seed) if c.agent == agent], tmp_path)
+def test_all_jobs_do_what_they_claim(agent, tmp_path) -> None:
+    check_jobs([c for c in jobs_of_each_pair() if c.agent == agent], tmp_path)
 
 
 def test_priorities_that_the_replay_ignores_are_refused() -> None:

@@ -20,7 +20,7 @@ spec = importlib.util.spec_from_file_location(
 )
 gpu_programs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(gpu_programs)
-SHARDED = sorted(f"workflows/{p.stem}" for p in (ROOT / "configs" / "workflows").glob("*_sharded.yaml"))
+SHARDED = gpu_programs.shipped()
 
 
 @pytest.mark.parametrize("name", quick(SHARDED, ["workflows/cartpole_dqn_sharded"]))

@@ -14,6 +14,7 @@ from jaxrl_hpc.cli.main import main
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.replay import storage
+from jaxrl_hpc.runtime import host
 from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.runtime.record import draw_action, record_run
 from jaxrl_hpc.runtime.train import train
@@ -220,13 +221,23 @@ def test_a_share_of_episodes_is_random(run, tmp_path) -> None:
     assert 0 < np.mean(np.array(by_episode) == 1.0) < 1  # whole episodes are one or the other
 
 
+def test_a_recording_that_does_not_fit_is_refused(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(host, "available_memory", lambda: 2**30)
+    with pytest.raises(
+        UserError, match=r"--steps: 100,000,000 transitions need 15\.6 GiB of memory, but 1\.0"
+    ):
+        record_run(run, tmp_path / "a.parquet", 100_000_000)
+
+
 def test_bad_arguments_of_record_are_one_sentence(run, tmp_path, capsys) -> None:
+    (tmp_path / "d.parquet").mkdir()
     for arguments, message in (
         (["--out", "a.csv"], "should end in .parquet"),
         (["--out", str(tmp_path / "no" / "a.parquet")], "there is no folder"),
         (["--out", "a.parquet", "--random", "2"], "--random: should be from 0 to 1"),
         (["--out", "a.parquet", "--steps", "0"], "--steps: should be from 1"),
         (["--out", "a.parquet", "--run-seed", "7"], "has no seed 7"),
+        (["--out", str(tmp_path / "d.parquet")], "d.parquet is not a file"),
     ):
         assert main(["record", str(run), *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_a_sum_is_begun_and_finished(ordered: bool) -> None:
 @pytest.mark.parametrize(
     "flow, text",
     [
-        ({"learner_mode": "shared"}, "for means of every gradient"),
+        ({"learner_mode": "shared"}, "the mean of every gradient"),
         ({"updates_per_iteration": 2}, "one update per iteration"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Every random key that a workflow gives away, and all that its receiver may split it into, are used once."""
+"""Every random key that a workflow gives away, and all that its receiver may split it into, are used once; no
+agent uses one twice."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from jaxrl_hpc import rollout
 from jaxrl_hpc.comm.two_sided import TWO_SIDED
 from jaxrl_hpc.envs.check_finite import check_finite
 from jaxrl_hpc.envs.external.simulator import ExternalConfig
+from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.types import (
     Agent,
     Batch,
@@ -34,6 +36,9 @@ from jaxrl_hpc.workflows.actor_learner.learner import LearnerGroup, LearnerProgr
 from jaxrl_hpc.workflows.actor_learner.messages import make_acting
 from jaxrl_hpc.workflows.parameter_server.exchange_schemes import deltas
 from jaxrl_hpc.workflows.parameter_server.worker import WorkerPrograms
+from tests.tiers import quick
+from tests.workflows import combinations, run_combination
+from tests.workflows.combinations import Combination
 
 SPEC = EnvSpec("made up", (2,), np.dtype(np.float32), 2, (), None, None, 10)
 CHILDREN = 8  # of every key: splits into as many
@@ -211,3 +216,37 @@ def test_a_copy_that_begins_again_after_a_fault() -> None:
 def test_evaluation() -> None:
     rollout.evaluate(env(), agent(), jnp.zeros(3), jax.random.key(0), 3)
     no_two_alike({"reset", "act", "step"})
+
+
+def traced_whole(agent: str) -> Any:
+    """key -> metrics of a whole run of the agent, from its first parameters to its updates."""
+    replay = {"recurrent_dqn": "sequence"}.get(agent, "prioritised")
+    given = ("default", "auto") if agent.split()[0] in combinations.ON_POLICY else (replay, "always")
+    config = run_combination.config_of(Combination(agent, "fused", *given, "small"))
+    flow = build(config).workflow
+    hypers = jax.tree.map(jnp.float32, hypers_of(config))
+
+    def run(key: jax.Array) -> Any:
+        return flow.step(flow.warmup(flow.init(key, hypers)), jnp.int32(3))[1]
+
+    return run
+
+
+@pytest.mark.parametrize("name", quick(combinations.AGENTS, ["dqn rainbow", "mbpo", "ppo lstm", "pqn"]))
+def test_agents_use_keys_once(name: str) -> None:
+    """Nothing here computes: JAX follows the keys through the traced program."""
+    check = pytest.importorskip("jax.experimental.key_reuse._core").check_key_reuse
+    check(traced_whole(name), jax.random.key(0))
+
+
+def test_a_key_that_an_agent_uses_twice_is_found() -> None:
+    check = pytest.importorskip("jax.experimental.key_reuse._core").check_key_reuse
+    made = agent()
+
+    def gradient(state: LearnerState, batch: Batch, key: jax.Array):
+        grads, info = made.gradient(state, batch, key)
+        return grads + jax.random.normal(key) + jax.random.uniform(key), info
+
+    flow = fused.make(fused.Config(unroll_length=1), env(), made._replace(gradient=gradient), replay(), 1000)
+    with pytest.raises(jax.errors.KeyReuseError):
+        check(lambda key: flow.step(flow.init(key, HYPERS), jnp.int32(3))[1], jax.random.key(0))

@@ -62,6 +62,12 @@ def test_windows_longer_than_the_unrolls_that_end_them_are_refused(agent, workfl
     build(fits)
 
 
+def test_the_remedy_is_one_that_the_workflow_has() -> None:
+    """An elastic run has no single actor whose unrolls continue each other."""
+    with pytest.raises(UserError, match=r"set it to 8 or more$"):
+        build(config({"name": "dqn", "n_step": 8}, {"name": "elastic", "unroll_length": 4}))
+
+
 def test_a_cut_is_told(caplog) -> None:
     with caplog.at_level(logging.WARNING):
         build(config({"name": "dqn", "n_step": 8}, {"name": "async", "unroll_length": 32}))

@@ -91,11 +91,19 @@ class SocketActor:
         configure(self._socket, self._lost_seconds)
         # -1 would discard what came before the connection ended, and sending would then wait for another one
         self._socket.set(zmq.RECONNECT_IVL, NEVER_AGAIN)
-        self._socket.set(zmq.CURVE_SERVERKEY, self._place.public_key.encode())
+        try:
+            self._socket.set(zmq.CURVE_SERVERKEY, self._place.public_key.encode())
+        except (zmq.ZMQError, UnicodeError):
+            raise UserError(
+                f"the public key of {self._place.who} is damaged: start the learner again"
+            ) from None
         for name, key in zip((zmq.CURVE_PUBLICKEY, zmq.CURVE_SECRETKEY), zmq.curve_keypair(), strict=True):
             self._socket.set(name, key)
         self._monitor = self._socket.get_monitor_socket()
-        self._socket.connect(f"tcp://{f'[{host}]' if ':' in host else host}:{self._place.port}")
+        try:
+            self._socket.connect(f"tcp://{f'[{host}]' if ':' in host else host}:{self._place.port}")
+        except (zmq.ZMQError, UnicodeError):  # a host may call itself by what is no name, such as node.(none)
+            return False
         self._put(Frame.HELLO.head, self._hello)
         backoff, reached, began = Backoff(), False, time.monotonic()
         while not self._notes:  # START comes after WELCOME
@@ -194,10 +202,11 @@ class SocketActor:
 
     def _disconnect(self) -> None:
         if self._socket is not None:
-            self._socket.disable_monitor()
-            self._monitor.close(linger=0)
+            if self._monitor is not None:
+                self._socket.disable_monitor()
+                self._monitor.close(linger=0)
             self._socket.close(linger=0)
-            self._socket = None
+            self._socket = self._monitor = None
 
     def told(self) -> str:
         """What it has done, for people."""

@@ -51,7 +51,10 @@ class PoolConfig(ExternalConfig):
         "xla", "steps in training: by envpool's foreign function calls, or by Python callbacks"
     )
     threads: int = static(
-        1, "of the simulators, which changes no result; 0: as many as the program has (`run.threads`)", ge=0
+        1,
+        "simulator threads; results do not depend on them; 0: as many as the program has (`run.threads`)",
+        changeable=True,
+        ge=0,
     )
 
     def pool_settings(self) -> dict[str, int]:
@@ -91,7 +94,10 @@ class AtariConfig(PoolConfig):
     )
     max_episode_steps: int = static(27_000, "time limit of a game, in actions", ge=1)
     threads: int = static(
-        0, "of the emulators, which changes no result; 0: as many as the program has (`run.threads`)", ge=0
+        0,
+        "emulator threads; results do not depend on them; 0: as many as the program has (`run.threads`)",
+        changeable=True,
+        ge=0,
     )
 
 

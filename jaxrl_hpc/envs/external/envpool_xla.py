@@ -121,7 +121,7 @@ class PoolHost(Host):
         else:
             self.steps = step
             text = f"its copies did not return within env.deadline_seconds = {call.seconds:g}"
-        advice = "env.interface=callback with env.on_error=reset drops such episodes and goes on"
+        advice = "env.interface=callback with env.on_error=reset drops such episodes and continues"
         print(f"error: {self._sentence(text)}; {advice}", file=sys.stderr)
         world().abort(2)
 

@@ -213,7 +213,7 @@ class Host:
         reasons = "; ".join(dict.fromkeys(troubles[i] for i in copies))
         text = self._sentence(f"{which} {reasons}")
         if self.config.on_error == "stop":
-            self._fail(f"{text}; env.on_error=reset drops such episodes and goes on")
+            self._fail(f"{text}; env.on_error=reset drops such episodes and continues")
         self.dropped += given_up
         if self.dropped >= self.next_report:
             log.warning("%s; dropped (%d episodes so far)", text, self.dropped)
@@ -237,7 +237,7 @@ class Host:
         self.forget()
         self.dropped, self.restarted = counts["dropped_episodes"], counts["restarted_episodes"]
         return (
-            f"env {self.spec.name!r} runs outside of the program, with one seed per process, and is not "
+            f"env {self.spec.name!r} runs outside the program, with one seed per process, and is not "
             "part of checkpoints: it is created again, and unfinished episodes are cut, counted "
             "(restarted_episodes) and restarted"
         )

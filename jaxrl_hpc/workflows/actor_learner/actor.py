@@ -63,9 +63,7 @@ class Actor:
         self.roles, self.channel, self.control, self.watchdog = link
         self.acting, self.trace, self.lockstep, self.replayed = acting, trace, lockstep, replayed
         self.learner = self.roles.learner_of(self.roles.number)
-        self.policies = Policies(
-            acting, 0 if replayed else lag
-        )  # the recorded schedule already includes the lag
+        self.policies = Policies(acting, 0 if replayed else lag)  # a recorded schedule includes the lag
         self.backoff = Backoff()
         self.state: ActorState
         self.message = acting.message.empty()

@@ -72,6 +72,8 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
     """Refuse settings that do not fit together."""
     config.check_priorities(agent, replay)
     instead = ", or workflow.actors=1 if one rank acts and none of its unrolls may be dropped"
+    if not config.uses_ranks:  # actors of an elastic run come and go
+        instead = ""
     check_windows(agent, replay, config.unroll_length, config.cuts_windows, instead)
     if config.max_lag is not None:
         # possible age of a fresh unroll: parameters are published periodically, and actors may lag
@@ -90,7 +92,7 @@ def check(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> No
         if wrong or config.actors > 1:
             raise UserError(
                 "workflow.lockstep: one actor and one learner in turns; leave "
-                f"workflow.{(wrong or ['actors'])[0]} as it is by default"
+                f"workflow.{(wrong or ['actors'])[0]} at its default"
             )
     if config.average_every > 1 and config.learner_mode == "shared":
         raise UserError(
@@ -131,11 +133,11 @@ def make_learning(
 def _check_overlap(config: ActorLearnerConfig, agent: Agent, replay: Replay | None) -> None:
     if config.learner_mode == "shared" or config.average_every > 1:
         raise UserError(
-            "workflow.overlap: it is for means of every gradient; set workflow.learner_mode=own and "
+            "workflow.overlap: it needs the mean of every gradient; set workflow.learner_mode=own and "
             "workflow.average_every=1"
         )
     if agent.minibatches is not None or (replay is not None and config.updates_per_iteration > 1):
         raise UserError(
-            "workflow.overlap: one update per iteration; here are several, one after the other: set it to "
+            "workflow.overlap: it needs one update per iteration, and there are several: set it to "
             "false, or workflow.updates_per_iteration=1"
         )

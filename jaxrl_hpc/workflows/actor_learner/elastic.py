@@ -117,7 +117,7 @@ class Elastic(ActorLearner):
             )
         if job.replay_schedule:
             raise UserError(
-                "run.replay_schedule: actors that come and go cannot be made to repeat an order; replay it "
+                "run.replay_schedule: actors that come and go cannot repeat a recorded order; replay it "
                 "with workflow.name=async"
             )
         self.job = job

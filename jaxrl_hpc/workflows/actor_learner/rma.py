@@ -24,7 +24,7 @@ class OneSidedConfig(ActorLearnerConfig):
 
     one_sided: Literal["auto", "required", "never"] = static(
         "auto",
-        "windows: auto: if they pass a test at the start, else messages; required: or end the job; never",
+        "windows: auto: if they pass a test at the start, else messages; required: else the job ends; never",
         changeable=True,
     )
     progress_thread: Literal["auto", "always", "never"] = static(

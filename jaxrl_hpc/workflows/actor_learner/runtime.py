@@ -111,7 +111,7 @@ class ActorLearner(DistributedWorkflow):
         self.roles = assign(ranks.comm, ranks.size, ranks.rank, config.learners, config.actors, shared)
         if config.lockstep and self.roles.actors > 1:
             raise UserError(
-                f"workflow.lockstep: one actor, but this job has {self.roles.actors}: mpirun -n 2"
+                f"workflow.lockstep: needs one actor, but this job has {self.roles.actors}: use mpirun -n 2"
             )
         own = ranks.comm.Split(0 if self.roles.learns else 1, ranks.rank)
         self.ranks = Ranks(own)

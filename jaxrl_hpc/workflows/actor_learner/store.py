@@ -56,6 +56,7 @@ class ActorLearnerStore:
         arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
         numbers = {name: int(value) for name, value in fields.items() if name not in arrays}
         self.ranks.all_succeed(lambda: self._actors.save(step, arrays, numbers))
+        host = host | {"actors": True}  # so that a missing snapshot is damage
         self._learners.save(step, state._replace(replay=()), {self.ranks.rank: state.replay}, host)
 
     def restore(self, shapes: Sequence[PyTree]) -> tuple[int, list[PyTree], dict[str, Any]]:

@@ -192,9 +192,7 @@ def sampling(
 
     def deal_out(work: IterationWork, local: ShardWork, rows: Array) -> StageResult:
         own = local.own
-        if (
-            settings.draw_ahead
-        ):  # nothing below depends on these rows, so they are sent during its computation
+        if settings.draw_ahead:  # nothing below depends on these rows: they are sent while it is computed
             rows, work = work.shared.ahead, work._replace(shared=work.shared._replace(ahead=rows))
         batch = together.assemble(first_of(own.replay), rows, work.shared.learner.progress)
         batches = each(

@@ -78,7 +78,8 @@ class Config(WorkflowConfig):
         changeable=True,
     )
     deterministic: bool = static(
-        False, "the same bits on every number of ranks and devices, for some speed; else within rounding"
+        False,
+        "the same bits on any number of ranks and devices, at some cost in speed; else equal within rounding",
     )
     replay: Literal["global", "local"] = static(
         "global",
@@ -153,7 +154,7 @@ def check_external(env: Env, config: Config, devices: int) -> None:
         return
     if devices > 1 or config.deterministic:
         raise UserError(
-            f"workflow: env {env.spec.name!r} runs outside of the program and is called for all copies of a "
+            f"workflow: env {env.spec.name!r} runs outside the program and is called for all copies of a "
             "process at once: set workflow.devices=1, workflow.deterministic=false and, with several "
             "processes, workflow.engine=mpi"
         )
