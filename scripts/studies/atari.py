@@ -152,6 +152,28 @@ def play_randomly(game: str) -> list[float]:
 
 
 def pieces() -> dict[str, Any]:
+    """The parts of an iteration with both types of products, in turns."""
+    turns = [(kind, pieces_of(kind)) for kind in 2 * ("float32", "bfloat16")]
+    best = {
+        kind: {name: min(found[name] for k, found in turns if k == kind) for name in turns[0][1]}
+        for kind in ("float32", "bfloat16")
+    }
+    from jaxrl_hpc import config as configs
+
+    config: Any = configs.load("atari_breakout_ppo")
+    facts = machine_facts()
+    kept = {name: facts[name] for name in ("processor", "cores", "load")}
+    actions = config.workflow.num_envs * config.workflow.unroll_length
+    return {
+        "seconds": best["float32"],
+        "bfloat16": best["bfloat16"],
+        "actions": actions,
+        **kept,
+        **code_version(),
+    }
+
+
+def pieces_of(dtype: str) -> dict[str, float]:
     """Seconds of the parts of an iteration of PPO on Breakout, each alone in a loop."""
     import jax
     import jax.numpy as jnp
@@ -163,7 +185,7 @@ def pieces() -> dict[str, Any]:
     from jaxrl_hpc.runtime.profile import timed
     from jaxrl_hpc.runtime.train import lanes_of, make_runner
 
-    config: Any = configs.load("atari_breakout_ppo")
+    config: Any = configs.load("atari_breakout_ppo", (f"agent.network.dtype={dtype}",))
     machine.prepare(config, 1)
     parts = build(config)
     runner = make_runner(config, parts, lanes_of(config))
@@ -188,15 +210,12 @@ def pieces() -> dict[str, Any]:
         "stepping": (stepping, copies.env),
         "choosing": (choosing, (copies.obs, copies.key)),
     }
-    seconds = {name: timed(body, jax.tree.map(jnp.copy, start)) for name, (body, start) in loops.items()}
-    facts = machine_facts()
-    kept = {name: facts[name] for name in ("processor", "cores", "load")}
-    return {"seconds": seconds, "actions": parts.workflow.steps_per_iteration, **kept, **code_version()}
+    return {name: timed(body, jax.tree.map(jnp.copy, start)) for name, (body, start) in loops.items()}
 
 
 def pieces_section(found: dict[str, Any]) -> list[str]:
-    """What could be gained by acting for one half of the games while the other half is stepped."""
-    seconds = found["seconds"]
+    """Also what could be gained by acting for one half of the games while the other half is stepped."""
+    seconds, halved = found["seconds"], found["bfloat16"]
     whole = seconds["acting"] + seconds["learning"]
     overlapped = max(seconds["stepping"], seconds["choosing"])
     gain = seconds["stepping"] + seconds["choosing"] - overlapped
@@ -211,17 +230,18 @@ def pieces_section(found: dict[str, Any]) -> list[str]:
         "## Where the time goes",
         "",
         f"An iteration of PPO on Breakout, {found['actions']:,} actions of 8 games, on {cores} (each part "
-        f"alone "
-        "in a loop, the shortest of three):",
+        "alone in a loop, the shortest of six), and the same with `agent.network.dtype=bfloat16`:",
         "",
-        "| part | seconds | share |",
-        "|---|---|---|",
-        *(f"| {text} | {seconds[name]:.3f} | {100 * seconds[name] / whole:.0f} % |" for text, name in rows),
+        "| part | seconds | share | bfloat16, seconds |",
+        "|---|---|---|---|",
+        *(
+            f"| {text} | {seconds[name]:.3f} | {100 * seconds[name] / whole:.0f} % | {halved[name]:.3f} |"
+            for text, name in rows
+        ),
         "",
         "Choosing actions for one half of the games while the other half is stepped could hide the shorter "
-        "of "
-        f"the two, at most {100 * gain / whole:.0f} % of an iteration and only where a core is free for it; "
-        "emulators use all threads of a run already. It is not built. "
+        f"of the two, at most {100 * gain / whole:.0f} % of an iteration and only where a core is free for "
+        "it; emulators use all threads of a run already. "
         f"{found['processor']}, commit `{str(found['commit'])[:10]}`.",
         "",
     ]
@@ -367,6 +387,31 @@ def games_table(record: dict[str, Any], published: dict[str, Any]) -> list[str]:
     return lines
 
 
+def remarks(record: dict[str, Any], published: dict[str, Any]) -> list[str]:
+    """What the figures say against us, of every entry: as random play, no rise, below RLlib, one seed."""
+    rllib = published["2M frames"]["RLlib"]["scores"]
+    lines = []
+    for name, entry in ENTRIES.items():
+        rows, digits = record["runs"].get(name), digits_of(entry.game)
+        if not rows:
+            continue
+        ours = float(score(np.array([row["returns"] for row in rows.values()])).value)
+        _, high = bootstrap_interval(np.array(record["random"][entry.game]), np.mean)
+        first, last = (np.mean([row["values"][i] for row in rows.values()]) for i in (0, -1))
+        found = []
+        if ours <= high:
+            found.append("no better than random play: nothing was learned")
+        if last <= first:
+            values = ", ".join(f"{v:,.{digits}f}" for v in next(iter(rows.values()))["values"])
+            found.append(f"evaluations do not rise over the run ({values})")
+        if ours < rllib[entry.game][entry.agent]:
+            found.append("below RLlib")
+        if found:
+            seeds = "one seed" if len(rows) == 1 else f"{len(rows)} seeds"
+            lines.append(f"- {GAMES[entry.game]}, {entry.agent} ({seeds}): {'; '.join(found)}.")
+    return ["What falls short:", "", *lines, ""] if lines else []
+
+
 def dopamine_text(scores: dict[str, list[float]]) -> str:
     return ", ".join(f"{title} {spread(scores[game], digits_of(game))}" for game, title in GAMES.items())
 
@@ -426,6 +471,7 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         "",
         *games_table(record, published),
         "",
+        *remarks(record, published),
         f"RLlib ({sources['RLlib']['source']}): the mean of the last 100 games played in training at "
         f"{ACTIONS:,} actions, one run each; PPO with 10 workers, A2C 5, IMPALA 32, Ape-X 8.",
         "",
@@ -442,6 +488,12 @@ def page(record: dict[str, Any], published: dict[str, Any]) -> str:
         "greedy games after it.",
         "",
         *(pieces_section(record["pieces"]) if "pieces" in record else []),
+        "## What is not built",
+        "",
+        "Acting for one half of the games while the other half is stepped is not built. Nor is a store that "
+        "keeps each frame once: an observation is kept with its four frames, three of which are also in the "
+        "one before (a replay with `store_next=by_index` at least stores no next observations).",
+        "",
         "## All runs",
         "",
         "![learning curves](atari.png)",
