@@ -9,8 +9,12 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts" / "studies"))
 
 import comparison
+import learning
+import pairs
+import simulators
 from comparison import Comparison
 from kept_rows import kept_rows
+from page_table import with_head
 
 
 def seeds(mean: float, count: int = 8, key: int = 0) -> list[float]:
@@ -30,11 +34,11 @@ def test_a_difference_within_the_spread_is_not() -> None:
 
 
 def test_controls_that_have_not_run_are_left_out() -> None:
-    pairs = [Comparison("a", "b", "one thing"), Comparison("a", "c", "another")]
+    two = [Comparison("a", "b", "one thing"), Comparison("a", "c", "another")]
     values = {"a": seeds(1.0), "b": seeds(0.0)}
-    lines = comparison.table(pairs, values, values, 1)
+    lines = comparison.table(two, values, values, 1)
     assert len(lines) == 3 and "one thing" in lines[2]
-    assert comparison.table(pairs[1:], values, values, 1) == []
+    assert comparison.table(two[1:], values, values, 1) == []
 
 
 def test_few_seeds_have_no_interval_to_judge_by() -> None:
@@ -61,3 +65,33 @@ def test_figures_without_their_data_are_called_earlier_figures() -> None:
         if "python scripts/studies/learning.py" in text and f"({page.stem}.png)" in text:
             stored = (docs / "data" / "curves" / f"{page.stem}.json").exists()
             assert stored != ("earlier figure" in text), page.name
+
+
+@pytest.mark.parametrize("script", [learning, simulators], ids=lambda script: script.__name__)
+def test_pages_say_what_their_scripts_say(script) -> None:
+    """After a change of a description: python scripts/studies/learning.py --text"""
+    for name in script.STUDIES:
+        page = script.RESULTS / f"{name}.md"
+        if page.exists():
+            assert with_head(page.read_text(), script.head(name)) == page.read_text(), name
+
+
+def test_configs_without_a_run_are_listed_until_they_have_one(tmp_path) -> None:
+    before = pairs.without_run(tmp_path)
+    assert {"cartpole_dqn", "workflows/cartpole_a3c"} <= set(before)
+    (tmp_path / "page.md").write_text(
+        "`jaxrl-hpc train cartpole_dqn run.seeds=8` and `workflows/cartpole_a3c`"
+    )
+    found = pairs.without_run(tmp_path)
+    assert set(before) - set(found) == {"cartpole_dqn", "workflows/cartpole_a3c"}
+
+
+def test_rows_of_commands_for_each_seed_are_kept(tmp_path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "| entry | IQM [95 % interval] |\n|---|---|\n| a | 1 |\n\n"
+        "| entry | command, of each seed | commit |\n|---|---|---|\n| a | `x` | `1234` |\n"
+    )
+    assert kept_rows(page, ("entry", "score [interval]"), ["a"]) == {
+        "a": ("| a | 1 |", "| a | `x` | `1234` |")
+    }

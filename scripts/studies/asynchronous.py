@@ -246,6 +246,14 @@ def kept(heading: str) -> list[str]:
     return [*lines[begin:end], ""] if lines[end - 1] else lines[begin:end]
 
 
+def description() -> str:
+    names = ", ".join(dict.fromkeys(f"`{entry.config}`" for entry in agents()))
+    return (
+        "A3C, IMPALA and Ape-X on CartPole-v1, TD3 on Pendulum-v1, with actors and learners on MPI ranks of "
+        f"their own ({names})."
+    )
+
+
 def write_page() -> None:
     found = {name: runs for name, entry in ENTRIES.items() if (runs := finished(entry))}
     vtrace = {entry.name: found[entry.name] for entry in VTRACE if entry.name in found}
@@ -256,8 +264,7 @@ def write_page() -> None:
         "",
         "Made by `python scripts/studies/asynchronous.py`.",
         "",
-        "A3C, IMPALA and Ape-X on CartPole-v1, TD3 on Pendulum-v1, with actors and learners on MPI ranks of "
-        "their own (`configs/workflows/`).",
+        description(),
         "",
     ]
     if plain:

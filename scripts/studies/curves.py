@@ -20,6 +20,10 @@ from jaxrl_hpc.report.data import RunData
 ROOT = Path(__file__).resolve().parents[2]
 CURVES = ROOT / "docs" / "data" / "curves"
 RESULTS = ROOT / "docs" / "results"
+EARLIER_FIGURE = (
+    "*An earlier figure; its runs are no longer stored. Bands are percentile bootstraps, which are "
+    "[a little too narrow](intervals.md).*"
+)
 
 
 def store(

@@ -10,6 +10,8 @@ import re
 import sys
 from pathlib import Path
 
+from pairs import without_run  # beside this file
+
 GROUPS = {  # heading -> names of its pages; others are learning results
     "ExaBooster": r"exabooster",
     "Actors, learners, ranks": r"asynchronous|cray|elastic|impala|learners|scaling|stretch|transports|vtrace|"
@@ -31,15 +33,17 @@ In the tables of learning results:
 - **training return**: mean of training episodes, with exploration, over the last tenth of the run.
 
 ## Runs of earlier versions
-Every row names the commit of its runs. What has changed since in a way that learning may notice:
+Pages with commands name the commit of every entry, others at most the commits of all their runs together.
+What has changed since in a way that learning may notice:
 
 - PPO before `58f988f`: steps of an unroll were shuffled less evenly, so that neighbours met in a minibatch
   more often, with one copy per shard almost always. Not run again since: PPO on the pages of MinAtar,
   LunarLander, Breakout (Atari), MemoryChain, the block copolymer film, the plant fits of ExaBooster, and
   ExaBooster with continuous actions.
 - The score of a single seed was the interquartile mean of its episodes, which leaves out the worst quarter:
-  in [asynchronous agents](asynchronous.md) and in "What is left to chance" of [workflows](workflows.md).
+  in [asynchronous agents](asynchronous.md) and in "Nondeterminism" of [workflows](workflows.md).
 """
+NAMED_COMMIT = r"`[0-9a-f]{7,10}`|\b[Cc]ommits?\b"
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
@@ -72,7 +76,24 @@ def index(folder: Path) -> str:
         if lines:
             table = "\n".join(["| study | summary |", "|---|---|", *lines])
             text += f"\n## {heading}\n\n{table}\n"
-    return text + COLUMNS
+    return text + COLUMNS + without_commit(folder) + configs_without_run(folder)
+
+
+def without_commit(folder: Path) -> str:
+    pages = [path for path in sorted(folder.glob("*.md")) if path.name != "index.md"]
+    found = [f"[{page.stem}]({page.name})" for page in pages if not re.search(NAMED_COMMIT, page.read_text())]
+    return f"\nPages that name no commit: {', '.join(found)}.\n" if found else ""
+
+
+def configs_without_run(folder: Path) -> str:
+    found = without_run(folder)
+    names = ", ".join(f"`{name}`" for name in found)
+    text = f"""
+## Configs without a recorded run
+Their settings are common ones or those of a sibling, but nothing on these pages shows that they learn:
+{names}.
+"""
+    return text if found else ""
 
 
 def main() -> int:

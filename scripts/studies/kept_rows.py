@@ -44,6 +44,6 @@ def kept_rows(page: Path, columns: Sequence[str], wanted: Iterable[str]) -> dict
             name = row.get("entry", "")
             if "score [interval]" in row:
                 results[name] = "| " + " | ".join(row.get(column, "–") for column in columns) + " |"
-            elif "command" in row:
-                commands[name] = f"| {name} | {row['command']} | {row['commit']} |"
+            elif command := next((key for key in row if key.startswith("command")), ""):
+                commands[name] = f"| {name} | {row[command]} | {row['commit']} |"
     return {n: KeptRow(results[n], commands[n]) for n in wanted if n in results and n in commands}

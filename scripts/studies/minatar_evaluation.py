@@ -97,6 +97,7 @@ def scatter(run: RunData) -> list[str]:
 def write_page() -> None:
     rows = [f"| {game} | {' | '.join(map(str, ways(game)))} |" for game in GAMES]
     found = {name: run for name in RUNS if (run := run_of(name)) is not None}
+    missing = [name for name in RUNS if name not in found]
     lines = [
         "# Why MinAtar scores scatter",
         "",
@@ -122,6 +123,7 @@ def write_page() -> None:
             for name, run in found.items()
         ),
         "",
+        *([f"Not yet run: {', '.join(missing)}.", ""] if missing else []),
         "A greedy score of these two games is a sample of one or two episodes. To compare agents there, look "
         "at `episode_return` of training too, a mean over many different episodes (with exploration).",
         "",

@@ -10,3 +10,10 @@ def replaced(page: str, begin: str, table: str) -> str:
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(END)
     return f"{before}{begin}\n{table}\n{END}{after}"
+
+
+def with_head(page: str, head: list[str]) -> str:
+    """The page with these lines before its first figure or table."""
+    lines = page.splitlines()
+    first = next((i for i, line in enumerate(lines) if line.startswith(("![", "|"))), len(lines))
+    return "\n".join([*head, "", *lines[first:]]) + "\n"

@@ -1,7 +1,7 @@
 """The table of configs in docs/agents.md: which agent is ready for which environment.
 
 Run it after adding a config: python scripts/studies/pairs.py
-With --missing it lists the configs that no command on a page of docs/results/ trains.
+With --missing it lists the configs, also of configs/workflows/, that no page of docs/results/ has a run of.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ def with_table(text: str) -> str:
     return page_table.replaced(text, BEGIN, table())
 
 
-def without_run() -> list[str]:
-    """Names of configs in configs/ without a recorded run."""
-    pages = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "results").glob("*.md")))
-    trained = set(re.findall(r"jaxrl-hpc train (\S+)", pages))
-    return [path.stem for path in sorted((ROOT / "configs").glob("*.yaml")) if path.stem not in trained]
+def without_run(results: Path = ROOT / "docs" / "results") -> list[str]:
+    """Names of configs that no page has a command of; those of workflows are named on pages without one."""
+    pages = "\n".join(page.read_text() for page in sorted(results.glob("*.md")) if page.stem != "index")
+    trained = set(re.findall(r"jaxrl-hpc train ([\w/]+)", pages)) | set(re.findall(r"workflows/\w+", pages))
+    folder = ROOT / "configs"
+    files = [*sorted(folder.glob("*.yaml")), *sorted((folder / "workflows").glob("*.yaml"))]
+    names = [path.relative_to(folder).with_suffix("").as_posix() for path in files]
+    return [name for name in names if name not in trained]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import curves  # beside this file
 import numpy as np
 import pyarrow as pa
 from command_line import Entry, run
+from kept_rows import KeptRow, kept_rows
 from matplotlib.figure import Figure
 
 from jaxrl_hpc.metrics.units import count, duration
@@ -34,6 +35,12 @@ from jaxrl_hpc.runtime.machine import available_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
+
+
+COLUMNS = (
+    "entry", "seeds", "steps each", "target", "score [interval]", "verdict", "per seed", "random play",
+    "time", "steps",
+)  # fmt: skip
 
 
 class Study(NamedTuple):
@@ -183,47 +190,65 @@ def figure_of(study: str) -> Figure:
     return learning_curves(runs, "eval", metric)
 
 
+def head(study: str) -> list[str]:
+    """A page's lines before its figure."""
+    made = f"Made by `python scripts/studies/simulators.py {study}`."
+    return [f"# {STUDIES[study].title}", "", made, "", STUDIES[study].text]
+
+
 def write_page(study: str) -> None:
-    rows = finished(study)
-    if not rows:
+    """Rows of entries whose runs are not at hand stay as they are."""
+    found, page = finished(study), RESULTS / f"{study}.md"
+    names = [entry.name for entry in STUDIES[study].entries]
+    made = {entry.name for entry, _ in found}
+    kept = kept_rows(page, COLUMNS, [name for name in names if name not in made])
+    if not found and not kept:
         sys.exit(f"no run of study {study!r} has finished")
-    description = STUDIES[study]
-    lines = [
-        f"# {description.title}",
-        "",
-        f"Made by `python scripts/studies/simulators.py {study}`.",
-        "",
-        description.text,
-        "",
-    ]
-    joined = [together(entry, runs) for entry, runs in rows]
-    if all("eval_return" in run.columns("eval") for run in joined):
-        curves.store(study, "simulators", joined)
+    results = {e.name: row(study, e, runs) for e, runs in found} | {n: k.result for n, k in kept.items()}
+    commands = {
+        e.name: f"| {e.name} | `jaxrl-hpc {' '.join(command(study, e, 'N'))}` "
+        f"| `{str(runs[0].summary['commit'])[:10]}` |"
+        for e, runs in found
+    } | {n: k.command for n, k in kept.items()}
+    joined = [together(entry, runs) for entry, runs in found]
+    joined = [run for run in joined if "eval_return" in run.columns("eval")]
+    all_curves = set(results) <= {run.name for run in joined} | curves.stored_names(study)
+    if all_curves:
+        curves.store(study, "simulators", joined, keep=set(results))
         figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
-        lines += [f"![learning curves]({study}.png)", ""]
-    lines += [
-        "| entry | seeds | steps each | target | score [interval] | verdict | per seed | random play "
-        "| time | steps |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-        *(row(study, entry, runs) for entry, runs in rows),
+    figure = [f"![learning curves]({study}.png)", ""] if (RESULTS / f"{study}.png").exists() else []
+    figure += [curves.EARLIER_FIGURE, ""] if figure and not all_curves else []
+    not_again = (
+        "Not run again when this page was last written, with intervals as made then (percentile "
+        f"bootstraps): {', '.join(kept)}."
+    )
+    lines = [
+        *head(study),
+        "",
+        *figure,
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---" * len(COLUMNS) + "|",
+        *(results[name] for name in names if name in results),
         "",
         "Final evaluation: greedy episodes after the last update, in separate simulators; over seeds the IQM "
         "with a 95 % interval (mean and range of fewer than five), for random play over episodes. Every "
         "seed had one core, which did other work too: times are upper bounds.",
-        *_missing(study, rows),
+        *_missing(study, {e.name: len(runs) for e, runs in found} | {n: _seeds(kept[n]) for n in kept}),
+        *([not_again] if kept else []),
         "",
         "| entry | command, of each seed | commit |",
         "|---|---|---|",
+        *(commands[name] for name in names if name in commands),
     ]
-    for entry, runs in rows:
-        words = " ".join(command(study, entry, "N"))
-        lines.append(f"| {entry.name} | `jaxrl-hpc {words}` | `{str(runs[0].summary['commit'])[:10]}` |")
-    (RESULTS / f"{study}.md").write_text("\n".join(lines) + "\n")
+    page.write_text("\n".join(lines) + "\n")
     print(f"wrote docs/results/{study}.md")
 
 
-def _missing(study: str, rows: list[tuple[Entry, list[RunData]]]) -> list[str]:
-    done = {entry.name: len(runs) for entry, runs in rows}
+def _seeds(row: KeptRow) -> int:
+    return int(row.result.split(" | ")[COLUMNS.index("seeds")])
+
+
+def _missing(study: str, done: dict[str, int]) -> list[str]:
     left = [
         f"{entry.name} ({entry.seeds - done.get(entry.name, 0)} of {entry.seeds} seeds)"
         for entry in STUDIES[study].entries
@@ -233,4 +258,4 @@ def _missing(study: str, rows: list[tuple[Entry, list[RunData]]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    run(__doc__, STUDIES, train, write_page)
+    run(__doc__, STUDIES, train, write_page, head)

@@ -12,6 +12,7 @@ import logging
 import random
 import re
 from collections import defaultdict
+from pathlib import Path
 
 import jax
 import pytest
@@ -63,6 +64,12 @@ def test_all_components_are_combined() -> None:
     assert {label.split()[0] for label in combinations.AGENTS} == set(registry.AGENTS)
     assert {flow["name"] for flow in combinations.WORKFLOWS.values()} == set(registry.WORKFLOWS)
     assert {replay["name"] for replay in combinations.REPLAYS.values() if replay} == set(registry.REPLAYS)
+
+
+def test_contributors_are_told_how_much_of_it_is_run() -> None:
+    text = " ".join((Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text().split())
+    assert f"{len(jobs_of_each_pair())} of {len(accepted(alone=False)):,} on ranks are run" in text
+    assert f"{len(runs_whole())} of {len(accepted(alone=True)):,} in one process" in text
 
 
 def check_builds(chosen: list[Combination]) -> None:
