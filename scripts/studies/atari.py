@@ -189,8 +189,7 @@ def pieces_of(dtype: str) -> dict[str, float]:
     machine.prepare(config, 1)
     parts = build(config)
     runner = make_runner(config, parts, lanes_of(config))
-    runner.initialise()
-    state: Any = runner.states[0]
+    state: Any = jax.jit(parts.workflow.init)(*runner.first_arguments())
     copies, length = state.rollout, config.workflow.unroll_length
     actor = parts.agent.actor(state.learner)
     action = jnp.zeros(config.workflow.num_envs, jnp.int32)
