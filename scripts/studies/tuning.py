@@ -70,7 +70,8 @@ def results(tuning: Tuning, folder: Path, metric: str) -> dict[tuple[Any, ...], 
     found: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
     for path in sorted((folder / tuning.name / "trials").glob("*")):
         run = load_run(path)
-        values = tuple(run.setting(*axis.split(".")) for axis in tuning.axes)
+        settings = (run.setting(*axis.split(".")) for axis in tuning.axes)
+        values = tuple(tuple(v) if isinstance(v, list) else v for v in settings)
         (final,) = run.summary[f"{metric}_per_seed"].values()
         found[values].append((mean_over_run(run, metric)[0], final))
     return found
