@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,23 +133,30 @@ CASES = {
 }
 
 
+SLOW = {"step_seconds": 0.002, "update_seconds": 0.02}
+
+
 def config_of(case: str, devices: int = 0, engine: str = "auto") -> configs.Config:
-    """A case's name: the same bits on every layout; with `-fast` after it: the same within rounding."""
-    name, _, fast = case.partition("-")
+    """A case's name: the same bits on every layout; with `-fast` after it: the same within rounding; with
+    `-slow`: the same bits, but steps and updates sleep."""
+    name, _, how = case.partition("-")
     data = json.loads(json.dumps(CASES[name]))
-    data["workflow"] |= {"deterministic": not fast, "devices": devices, "engine": engine}
+    data["workflow"] |= {"deterministic": how != "fast", "devices": devices, "engine": engine}
+    data["run"] |= SLOW if how == "slow" else {}
     return configs.from_dict(data)
 
 
 def train(case: str, devices: int, engine: str) -> dict[str, Any]:
-    """Two chunks: where it ran, parameters' hash, metrics."""
+    """Two chunks: where it ran, parameters' hash, metrics; if it sleeps, seconds of the second one."""
     config = config_of(case, devices, engine)
     machine.prepare(config, 1)
     parts = build(config)
     runner = make_runner(config, parts, lanes_of(config))
     runner.initialise()
-    runner.step(10)
+    runner.metrics_per_lane(runner.step(10))
+    begin = time.perf_counter()
     (metrics,) = runner.metrics_per_lane(runner.step(15))
+    seconds = time.perf_counter() - begin
     params = [parts.workflow.learner(state).params for state in runner.states]
     return {
         "rank": world().rank,
@@ -156,6 +164,7 @@ def train(case: str, devices: int, engine: str) -> dict[str, Any]:
         "processes": jax.process_count(),
         "params": params_hash(params),
         "metrics": {name: float(value) for name, value in metrics.items()},
+        **({"seconds": seconds} if case.endswith("-slow") else {}),
     }
 
 

@@ -66,12 +66,16 @@ def test_ppo_has_the_same_bits(alone, jobs, layout):
 
 
 def test_two_ranks_have_the_bits_of_one_on_both_engines(tmp_path):
-    """The quick tier's own jobs: the layouts of `jobs` take many minutes."""
+    """The quick tier's own jobs: the layouts of `jobs` take many minutes. Those of mpi4jax also sleep."""
     (expected,) = start(1, 0, ["ppo"], tmp_path)["ppo"]
+    tasks = {"mpi": ["ppo", "ppo-slow"], "jax": ["ppo"]}
     for engine, processes in (("mpi", 1), ("jax", 2)):
-        for result in start(2, 0, ["ppo"], tmp_path, engine)["ppo"]:
+        found = start(2, 0, tasks[engine], tmp_path, engine)
+        for result in (result for task in tasks[engine] for result in found[task]):
             assert result["params"] == expected["params"] and result["metrics"] == expected["metrics"]
             assert result["place"] != expected["place"] and result["processes"] == processes
+        for result in found.get("ppo-slow", []):  # 15 iterations of 8 steps and 2 epochs
+            assert result["seconds"] >= 15 * (8 * cases.SLOW["step_seconds"] + cases.SLOW["update_seconds"])
 
 
 AGENTS = ["one_copy", "lstm", "a2c", "td3", "recurrent", "ahead"]

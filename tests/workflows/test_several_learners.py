@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -109,6 +110,25 @@ def test_a_sum_is_begun_and_finished(ordered: bool) -> None:
     numbers, beside = total.finish()
     np.testing.assert_array_equal(numbers, np.arange(5.0))
     assert beside == "beside" and not total.under_way
+
+
+@pytest.mark.parametrize(
+    "changes, job, ordered",
+    [
+        ({}, {}, False),
+        ({}, {"record_schedule": True}, True),
+        ({}, {"replay_schedule": "folder"}, True),
+        ({"lockstep": True, "learner_mode": "shared"}, {}, True),
+    ],
+)
+def test_gradients_are_added_in_order_where_a_run_repeats(
+    changes: dict[str, Any], job: dict[str, Any], ordered: bool
+) -> None:
+    """Elsewhere MPI's own sum does, for which no learner gathers all gradients."""
+    flow = build(small.config(workflow={"name": "async", "learners": 2, **changes})).workflow
+    flow.job = SimpleNamespace(**{"record_schedule": False, "replay_schedule": None, **job})
+    group = flow._group(SimpleNamespace(size=2, rank=0, programs=None))
+    assert group.collectives.deterministic == ordered
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,18 @@ class ActorLearner(DistributedWorkflow):
         if ranks.size == 1:
             return LearnerGroup(1, 0, False, None)
         layout = Layout(ranks.size, ranks.size, ranks.rank, (jax.local_devices()[0],))
-        collectives = Collectives(layout, ranks.programs, True)
+        collectives = Collectives(layout, ranks.programs, self._ordered)
         return LearnerGroup(ranks.size, ranks.rank, shared, collectives, self.config.average_every == 1)
+
+    @property
+    def _ordered(self) -> bool:
+        """Whether gradients are added in order of rank: in runs that repeat to the same bits.
+
+        Otherwise MPI chooses the order, and large gradients are not gathered whole on every learner.
+        """
+        job = self.job
+        recorded = job is not None and (job.record_schedule or bool(job.replay_schedule))
+        return self.config.lockstep or recorded
 
     def assign(self, ranks: Ranks) -> Roles:
         """Roles in this job; together with all ranks."""
@@ -126,8 +136,8 @@ class ActorLearner(DistributedWorkflow):
                 f"run.seeds is {job.seeds}: with actors on separate ranks a job trains one seed; "
                 "start a job per seed with run.seed=…"
             )
-        roles = self.assign(job.ranks)
         self.job = job
+        roles = self.assign(job.ranks)
         self._agree_on_acting(roles, job.hypers)
         self.control = Control(roles.comm)
         self.channel = self.connect(roles)
@@ -303,10 +313,10 @@ class ActorLearner(DistributedWorkflow):
             self._programs["gradient"] = self._program(gradient, (0, 1), state, sums, unrolls)
             apply = functools.partial(learning.apply, group=group)
             self._programs["apply"] = self._program(apply, (0,), state, numbers, statistics)
-            assert self.job is not None, "join comes first"
-            ordered = self.job.record_schedule or bool(self.job.replay_schedule)
             self._overlapped = OverlappedLearning(
-                self._programs["gradient"], self._programs["apply"], TravellingSum(self.ranks.comm, ordered)
+                self._programs["gradient"],
+                self._programs["apply"],
+                TravellingSum(self.ranks.comm, self._ordered),
             )
         if group.collectives is not None and not group.every_gradient:
             average = functools.partial(learning.average, group=group)
