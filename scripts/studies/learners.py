@@ -1,7 +1,8 @@
 """More learners on emulated accelerators: speed, time to solve and learning by number of learners.
 
-    python scripts/studies/learners.py run goals              cells that the goals name; missing ones only
-    python scripts/studies/learners.py run speed tail solve convergence exabooster
+    python scripts/studies/learners.py run goals central      cells that the goals name, and parameter
+                                                              servers beside gossip; missing ones only
+    python scripts/studies/learners.py run speed tail solve convergence exabooster   the rest: many hours
     python scripts/studies/learners.py run speed --match "async own 8+16 20ms"
     python scripts/studies/learners.py list                   all cells, and which are measured
     python scripts/studies/learners.py page                   write docs/results/learners.md
@@ -13,8 +14,10 @@ used meanwhile; `--calm CORES` measures cells anew during which it used more.
 Settings, fixed before measuring: A2C with V-trace on CartPole, 8 copies per rank that acts, unrolls of 16
 steps, one unroll per learner and iteration, so that every environment step is learned from once whatever the
 number of learners. An environment step of all copies takes 2 ms, learning from one unroll 0, 5 or 20 ms, and
-neither uses a core. Speed: 60 s a cell, without its first fifth. In `parameter_server` and `gossip` every
-worker acts and learns, one after the other; their cells have as many workers as others have ranks that act.
+neither uses a core. Speed: 60 s a cell (`--seconds`; a record says how long its cell was measured), counted
+from the first row of metrics on, before which programs are compiled, and without the first fifth. In
+`parameter_server` and `gossip` every worker acts and learns, one after the other; their cells have as many
+workers as others have ranks that act.
 """
 
 from __future__ import annotations
@@ -48,7 +51,12 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA, COSTS = (ROOT / "docs" / "data" / f"{name}.json" for name in ("learners", "workflows"))
 COPIES, LENGTH, STEP = 8, 16, 0.002
 TAIL = 1.5  # shape of the Pareto law: a mean, no variance
-CENTRAL = ("parameter_server", "gossip")  # every worker acts and learns
+EVERYONE_ACTS: tuple[tuple[str, tuple[str, ...]], ...] = (  # and learns
+    ("parameter_server", ("rule=lock",)),
+    ("parameter_server", ("rule=hogwild",)),
+    ("parameter_server", ("rule=server",)),
+    ("gossip", ()),
+)
 TARGETS = {"CartPole-v1": ("eval_return", 475.0), "ExaBooster-v0": ("eval_improvement", 1.3)}
 
 
@@ -71,7 +79,7 @@ class Cell(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        return self.learners + self.actors
+        return self.learners + self.actors + ("rule=server" in self.extra)
 
     @property
     def name(self) -> str:
@@ -101,8 +109,13 @@ def everything() -> Iterator[Cell]:
         for workflow, mode in (("async", "own"), ("rma_queue", "own"), ("rma", "own"), ("async", "shared")):
             if mode == "own" or learners > 1:
                 yield speed(learners, actors, update, workflow, mode=mode)
-    for update, workers, workflow in itertools.product((0.02, 0.005, 0.0), (1, 8, 16), CENTRAL):
-        yield speed(workers, 0, update, workflow)
+    for update, workers in itertools.product((0.02, 0.005, 0.0), (1, 8, 16)):
+        yield from (speed(workers, 0, update, workflow, extra=extra) for workflow, extra in EVERYONE_ACTS)
+
+
+def central() -> Iterator[Cell]:
+    """What exchanges cost by a lock, without one, at a server, and without a centre."""
+    yield from (speed(8, 0, 0.0, workflow, extra=extra) for workflow, extra in EVERYONE_ACTS)
 
 
 def tails() -> Iterator[Cell]:
@@ -133,13 +146,14 @@ def convergence() -> Iterator[Cell]:
         if learners > 1:
             every = ("average_every=8",)
             yield Cell("convergence", "async", learners, 8, seed=seed, extra=every, step=0.0, steps=200_000)
-            for workflow in CENTRAL:
-                yield Cell("convergence", workflow, learners, 0, seed=seed, step=0.0, steps=200_000)
+            for workflow, extra in EVERYONE_ACTS:
+                yield Cell("convergence", workflow, learners, 0, seed=seed, extra=extra,
+                           step=0.0, steps=200_000)  # fmt: skip
 
 
 GROUPS = {
-    "goals": goals, "speed": everything, "tail": tails, "solve": solve, "exabooster": exabooster,
-    "convergence": convergence,
+    "goals": goals, "central": central, "speed": everything, "tail": tails, "solve": solve,
+    "exabooster": exabooster, "convergence": convergence,
 }  # fmt: skip
 
 
@@ -171,16 +185,15 @@ def config_of(cell: Cell, seconds: float) -> configs.Config:
 
 
 def on_ranks(cell: Cell, seconds: float, folder: Path) -> None:
-    """In a job: one run, which is told to stop after so many seconds of training."""
-    plain, begun = SeedRunner.step, False
+    """In a job: one run, which is told to stop so many seconds after its first chunk."""
+    plain, chunks = SeedRunner.step, itertools.count()
 
     def step(self: SeedRunner, iterations: int) -> Any:
-        nonlocal begun
-        if not begun and not cell.steps:
+        # programs with MPI inside, and those of actors, are compiled during the first chunk
+        if next(chunks) == 1 and not cell.steps:
             timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1))
             timer.daemon = True
             timer.start()
-        begun = True
         return plain(self, iterations)
 
     SeedRunner.step = step  # type: ignore[method-assign]
