@@ -48,8 +48,19 @@ AGENTS: dict[str, dict[str, Any]] = {
         "agent": {"name": "td3", "network": {"hidden": [16]}, "batch_size": 16, "noise": "ou"},
         "replay": {"name": "uniform", "capacity": 2048, "min_size": 64},
     },
+    "pqn": {"agent": {"name": "pqn", "network": {"hidden": [16], "layer_norm": True}}},
+    "iql": {
+        "env": {"name": "Pendulum-v1"},
+        "agent": {"name": "iql", "network": {"hidden": [16]}, "batch_size": 16},
+        "replay": {"name": "uniform", "capacity": 2048, "min_size": 64},
+    },
+    "mbpo": {
+        "env": {"name": "Pendulum-v1"},
+        "agent": {"name": "mbpo", "network": {"hidden": [16]}, "batch_size": 16, "model_hidden": [8]},
+        "replay": {"name": "uniform", "capacity": 2048, "min_size": 64},
+    },
 }
-DRAWING = ("ppo", "lstm_a2c", "sac")  # policies that are distributions
+DRAWING = ("ppo", "lstm_a2c", "sac", "iql", "mbpo")  # policies that are distributions
 
 # acts on stored observations with nothing but the exported folder
 ALONE = """
@@ -75,7 +86,7 @@ np.savez(target, actions=np.stack(actions), **carry)
 @pytest.fixture(scope="module", params=quick(AGENTS, ["dqn"]))
 def exported(request, tmp_path_factory) -> tuple[str, Path, Path]:
     data = small.data(run={**QUICK, "seeds": 2 if request.param == "dqn" else 1}, **AGENTS[request.param])
-    if data["agent"]["name"] in ("ppo", "a2c"):
+    if data["agent"]["name"] in ("ppo", "a2c", "pqn"):
         del data["replay"]
         data["workflow"] |= {"unroll_length": 16}
     folder = tmp_path_factory.mktemp("runs") / request.param
@@ -125,7 +136,8 @@ def test_only_what_acting_needs_is_in_it(exported) -> None:
     metadata = json.loads((folder / "metadata.json").read_text())
     assert set(metadata["programs"]) == {"greedy", *(["sample"] if name in DRAWING else [])}
     for program in metadata["programs"].values():
-        assert not [key for key in program["weights"] if "critic" in key or "epsilon" in key]
+        left_behind = ("critic", "epsilon", "model", "target")
+        assert not [key for key in program["weights"] if any(part in key for part in left_behind)]
     if name == "ppo":
         assert {"by/shift", "by/scale"} <= set(metadata["programs"]["greedy"]["weights"])
 

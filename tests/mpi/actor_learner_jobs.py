@@ -56,9 +56,30 @@ A2C: dict[str, Any] = {
     "workflow": {"name": "async", "num_envs": 4, "unroll_length": 8},
     "run": {"total_env_steps": 2048, **RUN},
 }
+SAC: dict[str, Any] = {
+    "agent": {"name": "sac", "network": {"hidden": [16]}, "batch_size": 16, "n_step": 2},
+    "env": {"name": "Pendulum-v1"},
+    "replay": {"name": "prioritised", "capacity": 2048, "min_size": 64},
+    "workflow": {"name": "async", "num_envs": 4, "unroll_length": 8, "updates_per_iteration": 2},
+    "run": {"total_env_steps": 2048, **RUN},
+}
+MBPO: dict[str, Any] = {
+    "agent": {"name": "mbpo", "network": {"hidden": [16]}, "batch_size": 16, "model_hidden": [8]}
+    | {"planning_updates": 2, "model_tolerance": 100.0, "max_disagreement": 10.0},  # trusted from the start
+    "env": {"name": "Pendulum-v1"},
+    "replay": {"name": "uniform", "capacity": 2048, "min_size": 64},
+    "workflow": {
+        "name": "dyna",
+        "num_envs": 4,
+        "unroll_length": 8,
+        "learners": 2,
+        "updates_per_iteration": 2,
+    },
+    "run": {"total_env_steps": 2048, **RUN},
+}
 # the third copy of every process fails once, at its fourth step
 BROKEN = "env.name=tests.envs.broken:Broken;env.kwargs.how=raise;env.on_error=reset;run.total_env_steps=1024"
-CASES = {"dqn": DQN, "a2c": A2C}
+CASES = {"dqn": DQN, "a2c": A2C, "sac": SAC, "mbpo": MBPO}
 FUSED = ("name", "num_envs", "unroll_length", "updates_per_iteration", "actor_lag", "actor_priorities")
 
 
