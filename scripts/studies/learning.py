@@ -514,8 +514,8 @@ STUDIES = {
         "Both are R2D2's. Do square roots of values (`agent.rescale`) help? On CartPole-v1 (`cart`), whose "
         "returns of up to 500 are large; the LSTM is not needed there. Does it help to observe the previous "
         "action and reward (`env.previous_step`)? On MemoryChain (`chain`), whose bit has to be remembered; "
-        "0.95 counts as solved there. Rescaling is better over the run, at its end no difference is shown, and "
-        "both miss the target; for the previous action and reward none is shown at all. Both stay off by "
+        "0.95 counts as solved there. Rescaling is better over the run; at its end no difference is shown, "
+        "and both miss the target. The previous action and reward make no difference. Both stay off by "
         "default.",
         (
             Entry("cart", "memory_chain_recurrent_dqn", 5, 475, RECURRENT_CARTPOLE),
