@@ -75,7 +75,7 @@ EXABOOSTER_AS_DYNA_Q = (  # the same for ExaBooster
     "run.log_every=8_000",
 )  # fmt: skip
 TARGET_RATES = {"agent.target_rate": (0.005, 0.02)}
-CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3)}
+CRITIC_RATES = {"agent.learning_rate": (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)}
 CRITIC_RATE = "agent.learning_rate=2e-3"  # the best of them for both
 RECURRENT_CARTPOLE = (
     "env.name=CartPole-v1", "env.params={}", "agent.huber_delta=100.0", "run.total_env_steps=50_000",
