@@ -300,11 +300,14 @@ def agents_section(record: dict[str, Any], published: dict[str, Any]) -> list[st
         "| agent | score, ours | score, RLlib | minutes, one core | actions per second, one core |",
         "|---" * 5 + "|",
     ]
+    below = []
     for name in ("breakout_ppo", "breakout_a2c", "breakout_impala", "breakout_apex"):
         rows, agent = record["runs"].get(name, {}), atari.ENTRIES[name].agent
         game, ours = "", "not run"
         if rows:
             ours = atari.spread((row["returns"] for row in rows.values()), 1)
+            if np.mean([row["returns"] for row in rows.values()]) < rllib[agent]:
+                below.append(f"{agent} ({len(rows)} seed{'s' * (len(rows) > 1)})")
         elif name == "breakout_ppo":  # the same program takes as long for another game
             rows, game, ours = record["runs"].get("qbert_ppo", {}), " (Qbert)", atari.earlier()
         cells = [agent, ours, f"{rllib[agent]:.1f}"]
@@ -312,7 +315,8 @@ def agents_section(record: dict[str, Any], published: dict[str, Any]) -> list[st
             values = [row[key] / scale for row in rows.values()]
             cells.append(f"{np.mean(values):,.0f}{game}" if values else "")
         lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, "", "All games and runs: [atari.md](atari.md).", ""]
+    behind = f"Below RLlib's: {', '.join(below)}. " if below else ""
+    return [*lines, "", f"{behind}All games and runs: [atari.md](atari.md).", ""]
 
 
 def products_section(found: dict[str, Any]) -> list[str]:
