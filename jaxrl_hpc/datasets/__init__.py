@@ -1,21 +1,26 @@
 """Recorded transitions: the contents of a file, and whether an agent can learn from it.
 
 Files are Parquet in the schema of docs/offline.md (`parquet.py`) or HDF5 as Minari and D4RL write it
-(`hdf5.py`). Any problem with a file is one UserError that names it.
+(`hdf5.py`). Whatever is wrong with a file, `open_dataset` raises one UserError that names it.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import psutil
 
-from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.errors import UserError, os_error_sentence
 from jaxrl_hpc.types import EnvSpec, Transition
 
 __all__ = ["Columns", "Dataset", "behaviour", "check_fits", "from_columns", "open_dataset"]
+
+MAX_ACTIONS = 1_000_000  # discrete ones: a network has an output for each
 
 
 class Columns(NamedTuple):
@@ -37,7 +42,7 @@ class Dataset(NamedTuple):
     spec: EnvSpec  # of the environment, or as far as the data shows it
     data: Transition  # NumPy arrays [N, …], extras ()
     first: np.ndarray  # [N] bool: an episode begins here
-    about: dict[str, Any]  # what else the file says: env, policy
+    recorded_in: str  # the environment's name, as the file has it; empty if it has none
 
     @property
     def rows(self) -> int:
@@ -49,18 +54,51 @@ def open_dataset(path: str | Path) -> Dataset:
     if str(path).startswith("minari:") or Path(path).suffix in (".hdf5", ".h5"):
         from jaxrl_hpc.datasets import hdf5
 
-        return hdf5.read(path)
+        with _damage_told(path, "HDF5"):
+            return hdf5.read(path)
     from jaxrl_hpc.datasets import parquet
 
-    return parquet.read(path)
+    with _damage_told(path, "Parquet"):
+        return parquet.read(path)
 
 
-def from_columns(
-    path: str | Path, columns: Columns, spec: EnvSpec | None, about: dict[str, Any] | None = None
-) -> Dataset:
+@contextlib.contextmanager
+def _damage_told(path: str | Path, kind: str) -> Iterator[None]:
+    """Libraries that read damaged files raise exceptions of any type: they become one UserError."""
+    try:
+        yield
+    except (UserError, ModuleNotFoundError):  # the latter: a missing extra
+        raise
+    except Exception as error:
+        reason = f"{error}" or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:
+            reason = os_error_sentence(error)
+        line = " ".join(reason.split())[:300]
+        raise UserError(
+            f"dataset {path}: it is not a readable {kind} file, or only a part of one ({line})"
+        ) from error
+
+
+def check_declared_size(path: str | Path, declared: int) -> None:
+    """Refuse arrays that a file declares, in bytes, before any of them is allocated."""
+    if 2 * declared > (free := psutil.virtual_memory().available):  # while they are put in order, twice
+        raise UserError(
+            f"dataset {path}: it declares {declared / 2**30:,.1f} GiB of numbers, too many for the "
+            f"{free / 2**30:.1f} GiB of memory that are free"
+        )
+
+
+def from_columns(path: str | Path, columns: Columns, spec: EnvSpec | None, recorded_in: str = "") -> Dataset:
     """Checked transitions. Without next observations, an episode's last row is left out unless it terminated,
     since its next observation is unknown."""
     _check_columns(path, columns)
+    if columns.action.dtype.kind in "iu" and (spec is None or spec.discrete):
+        low, high = int(columns.action.min()), int(columns.action.max())
+        if low < 0 or high >= MAX_ACTIONS:
+            raise UserError(
+                f"dataset {path}: actions go from {low} to {high}; whole numbers from 0 to "
+                f"{MAX_ACTIONS - 1:,} are supported"
+            )
     terminated, truncated = columns.terminated.astype(bool), columns.truncated.astype(bool)
     changes = columns.episode[1:] != columns.episode[:-1]
     last = terminated | truncated
@@ -79,6 +117,12 @@ def from_columns(
         )
     spec = spec or _seen_spec(path, columns, last)
     discrete = spec.discrete
+    if discrete and columns.action.dtype.kind not in "iu":
+        raise UserError(f"dataset {path}: actions are discrete, but they hold {columns.action.dtype}")
+    if spec.obs_dtype.kind != "f" and columns.obs.dtype != spec.obs_dtype:
+        raise UserError(
+            f"dataset {path}: observations hold {columns.obs.dtype}, but should be {spec.obs_dtype}"
+        )
     arrays: dict[str, Any] = {
         "obs": columns.obs.astype(spec.obs_dtype, copy=False),
         "action": columns.action.astype(np.int32 if discrete else np.float32, copy=False),
@@ -91,22 +135,32 @@ def from_columns(
     first = np.append(True, (columns.terminated | columns.truncated)[:-1].astype(bool) | changes)
     if not kept.all():
         data, first = jax.tree.map(lambda leaf: leaf[kept], (data, first))
-    return Dataset(str(path), spec, data, first, about or {})
+    return Dataset(str(path), spec, data, first, recorded_in)
 
 
 def _check_columns(path: str | Path, columns: Columns) -> None:
+    named = {name: value for name, value in columns._asdict().items() if value is not None}
+    for name, value in named.items():
+        if value.dtype.kind not in "biuf":
+            raise UserError(f"dataset {path}: {name} holds {value.dtype}, not numbers")
+        if value.ndim == 0 or (value.ndim > 1 and name in ("reward", "terminated", "truncated", "episode")):
+            raise UserError(f"dataset {path}: {name} has shape {value.shape}; one number per row is needed")
     rows = len(columns.reward)
     if rows == 0:
         raise UserError(f"dataset {path}: it has no rows")
-    named = {name: value for name, value in columns._asdict().items() if value is not None}
     for name, value in named.items():
         if len(value) != rows:
             raise UserError(f"dataset {path}: {name} has {len(value):,} rows, and reward has {rows:,}")
-        if value.dtype.kind not in "biuf":
-            raise UserError(f"dataset {path}: {name} holds {value.dtype}, not numbers")
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            bad = int(np.argmax(~np.isfinite(value.reshape(rows, -1)).all(axis=1)))
-            raise UserError(f"dataset {path}: {name} is not a finite number in row {bad:,}; remove such rows")
+        if value.size == 0:
+            raise UserError(f"dataset {path}: {name} has no numbers, its shape is {value.shape}")
+        if value.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                finite = np.isfinite(value.astype(np.float32, copy=False)).reshape(rows, -1).all(axis=1)
+            if not finite.all():
+                bad = int(np.argmin(finite))
+                raise UserError(
+                    f"dataset {path}: {name} is not a finite number in row {bad:,}; remove such rows"
+                )
     if columns.next_obs is not None and columns.next_obs.shape != columns.obs.shape:
         raise UserError(
             f"dataset {path}: next observations have shape {columns.next_obs.shape[1:]}, observations "
@@ -135,7 +189,7 @@ def _seen_spec(path: str | Path, columns: Columns, last: np.ndarray) -> EnvSpec:
 
 def check_fits(dataset: Dataset, spec: EnvSpec) -> None:
     """Refuse a dataset of another environment than the one with this spec."""
-    path, recorded = dataset.path, dataset.about.get("env", {}).get("name", "")
+    path, recorded = dataset.path, dataset.recorded_in
     if recorded and recorded != spec.name:
         raise UserError(f"dataset {path}: it was recorded in {recorded}, but the config's env is {spec.name}")
     found = dataset.data

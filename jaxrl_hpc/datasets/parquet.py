@@ -17,19 +17,95 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from jaxrl_hpc.datasets import Columns, Dataset, from_columns
+from jaxrl_hpc.datasets import Columns, Dataset, check_declared_size, from_columns
 from jaxrl_hpc.errors import UserError, os_error_sentence
+from jaxrl_hpc.schema import Schema
 from jaxrl_hpc.types import EnvSpec
 
 KEY = b"jaxrl_hpc"
 FORMAT = 1
 NEEDED = ("observation", "action", "reward", "terminated", "truncated")
+OPTIONAL = ("episode", "next_observation")
+
+Size = Annotated[int, Field(ge=1)]
+
+
+class Recorded(Schema):
+    """What `env` of the description has to say: settings beside the name are for people."""
+
+    model_config = ConfigDict(extra="ignore")
+    name: str = ""
+
+
+class Described(Schema):
+    """An environment's spec as JSON."""
+
+    model_config = ConfigDict(extra="ignore")
+    name: str
+    obs_shape: tuple[Size, ...]
+    obs_dtype: Literal[
+        "bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "float16", "float32", "float64"
+    ]
+    num_actions: Size | None
+    action_shape: tuple[Size, ...]
+    action_low: list[Any] | float | None
+    action_high: list[Any] | float | None
+    max_episode_steps: Size
+    action_sizes: tuple[Size, ...] = ()
+
+    @model_validator(mode="after")
+    def _actions_agree(self) -> Self:
+        if self.num_actions is not None or self.action_sizes:
+            if self.action_shape != ((len(self.action_sizes),) if self.action_sizes else ()):
+                raise ValueError("action_shape is not that of discrete actions")
+            return self
+        low, high = self.bounds
+        if low is None or high is None or not low.shape == high.shape == self.action_shape:
+            raise ValueError(f"bounds of actions should have shape {self.action_shape}")
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
+            raise ValueError("bounds of actions should be finite, the lower ones first")
+        return self
+
+    @property
+    def bounds(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        low, high = (
+            None if x is None else np.asarray(x, np.float32) for x in (self.action_low, self.action_high)
+        )
+        return low, high
+
+    def spec(self) -> EnvSpec:
+        return EnvSpec(
+            name=self.name,
+            obs_shape=self.obs_shape,
+            obs_dtype=np.dtype(self.obs_dtype),
+            num_actions=self.num_actions,
+            action_shape=self.action_shape,
+            action_low=self.bounds[0],
+            action_high=self.bounds[1],
+            max_episode_steps=self.max_episode_steps,
+            action_sizes=self.action_sizes,
+        )
+
+
+class Format(Schema):
+    """Comes first: other formats may have other descriptions."""
+
+    model_config = ConfigDict(extra="ignore")
+    format: int
+
+
+class Description(Format):
+    """The JSON in a file's metadata, as far as it is read."""
+
+    env: Recorded = Recorded()
+    spec: Described | None = None
 
 
 def write(path: str | Path, columns: Columns, spec: EnvSpec, about: dict[str, Any]) -> None:
@@ -61,37 +137,46 @@ def read(path: str | Path) -> Dataset:
     """The transitions of a file; UserError if it is invalid."""
     if not Path(path).is_file():
         raise UserError(f"dataset {path}: no such file; `jaxrl-hpc record RUN --out FILE` writes one")
-    try:
-        table = pq.read_table(str(path), page_checksum_verification=True).combine_chunks()
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"dataset {path}: it is not a readable Parquet file, or only a part of one ({reason})"
-        ) from error
-    missing = [name for name in NEEDED if name not in table.column_names]
-    has_next = "next_observation" in table.column_names
-    if "episode" not in table.column_names and not has_next:
-        missing.append("episode (or next_observation)")
-    if missing:
-        raise UserError(
-            f"dataset {path}: missing column {', '.join(missing)}; docs/offline.md has the schema"
-        )
-    about = _about(path, table)
-    spec = _spec_of_json(path, about.pop("spec", None))
+    with pq.ParquetFile(str(path), page_checksum_verification=True) as file:
+        missing = [name for name in NEEDED if name not in file.schema_arrow.names]
+        if not set(OPTIONAL) & set(file.schema_arrow.names):
+            missing.append("episode (or next_observation)")
+        if missing:
+            raise UserError(
+                f"dataset {path}: missing column {', '.join(missing)}; docs/offline.md has the schema"
+            )
+        names = [name for name in (*NEEDED, *OPTIONAL) if name in file.schema_arrow.names]
+        widths = {name: _width(path, name, file.schema_arrow.field(name).type) for name in names}
+        about = _description(path, (file.schema_arrow.metadata or {}).get(KEY))
+        check_declared_size(path, _declared_bytes(file.metadata, widths))
+        table = file.read(columns=names).combine_chunks()
+    spec = about.spec.spec() if about.spec else None
     shape = spec.obs_shape if spec else None
-    rows = table.num_rows
     columns = Columns(
         obs=_array(path, table, "observation", shape),
         action=_array(path, table, "action", spec.action_shape if spec else None),
         reward=_array(path, table, "reward", ()),
         terminated=_array(path, table, "terminated", ()),
         truncated=_array(path, table, "truncated", ()),
-        episode=_array(path, table, "episode", ())
-        if "episode" in table.column_names
-        else np.zeros(rows, int),
-        next_obs=_array(path, table, "next_observation", shape) if has_next else None,
+        episode=_array(path, table, "episode", ()) if "episode" in names else np.zeros(table.num_rows, int),
+        next_obs=_array(path, table, "next_observation", shape) if "next_observation" in names else None,
     )
-    return from_columns(path, columns, spec, about)
+    return from_columns(path, columns, spec, about.env.name)
+
+
+def _width(path: str | Path, name: str, kind: pa.DataType) -> int:
+    """Bytes of a column's numbers; UserError if it has none."""
+    inside = kind.value_type if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) else kind
+    if not (pa.types.is_boolean(inside) or pa.types.is_integer(inside) or pa.types.is_floating(inside)):
+        raise UserError(f"dataset {path}: {name} holds {kind}, not numbers")
+    return -(-inside.bit_width // 8)
+
+
+def _declared_bytes(metadata: pq.FileMetaData, widths: dict[str, int]) -> int:
+    """Of the decoded columns: however few bytes they take in the file."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    return sum(widths.get(c.path_in_schema.split(".")[0], 0) * c.num_values for c in columns)
 
 
 def _vectors(values: np.ndarray) -> pa.Array:
@@ -131,18 +216,21 @@ def _array(path: str | Path, table: pa.Table, name: str, shape: tuple[int, ...] 
         ) from None
 
 
-def _about(path: str | Path, table: pa.Table) -> dict[str, Any]:
-    text = (table.schema.metadata or {}).get(KEY)
+def _description(path: str | Path, text: bytes | None) -> Description:
     if text is None:
-        return {}
+        return Description(format=FORMAT)
     try:
-        about: dict[str, Any] = json.loads(text)
-        number = about.pop("format")
-    except (ValueError, KeyError, AttributeError):
-        raise UserError(f"dataset {path}: its description (metadata jaxrl_hpc) is damaged") from None
-    if number != FORMAT:
-        raise UserError(f"dataset {path}: it has format {number}, this version reads {FORMAT}")
-    return about
+        number = Format.model_validate_json(text).format
+        if number != FORMAT:
+            raise UserError(f"dataset {path}: it has format {number}, this version reads {FORMAT}")
+        return Description.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"dataset {path}: its description (metadata jaxrl_hpc) is damaged"
+            f" ({where + ': ' if where else ''}{first['msg']})"
+        ) from None
 
 
 def _spec_to_json(spec: EnvSpec) -> dict[str, Any]:
@@ -151,26 +239,3 @@ def _spec_to_json(spec: EnvSpec) -> dict[str, Any]:
         for name, value in (("action_low", spec.action_low), ("action_high", spec.action_high))
     }
     return spec._asdict() | {"obs_dtype": str(spec.obs_dtype), "info_keys": []} | bounds
-
-
-def _spec_of_json(path: str | Path, found: Any) -> EnvSpec | None:
-    if found is None:
-        return None
-    try:
-        low, high = (
-            None if found[name] is None else np.asarray(found[name], np.float32)
-            for name in ("action_low", "action_high")
-        )
-        return EnvSpec(
-            name=str(found["name"]),
-            obs_shape=tuple(map(int, found["obs_shape"])),
-            obs_dtype=np.dtype(found["obs_dtype"]),
-            num_actions=None if found["num_actions"] is None else int(found["num_actions"]),
-            action_shape=tuple(map(int, found["action_shape"])),
-            action_low=low,
-            action_high=high,
-            max_episode_steps=int(found["max_episode_steps"]),
-            action_sizes=tuple(map(int, found.get("action_sizes", ()))),
-        )
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"dataset {path}: its description of the environment is damaged") from None
