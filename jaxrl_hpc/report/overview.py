@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 from markupsafe import Markup
@@ -79,7 +80,7 @@ def line_of(entry: RunEntry, root: Path) -> Line:
     score = float(entry.score) if entry.score is not None else None
     return Line(
         name=os.path.relpath(path, root),
-        link=os.path.relpath(report, root) if report.is_file() else "",
+        link=_link(report, root),
         agent=words(entry.agent or "?"),
         env=entry.env or "?",
         state=entry.state,
@@ -130,7 +131,12 @@ def _live(run: RunData) -> str:
 def _sweep(path: Path, root: Path) -> tuple[str, str]:
     """(name, link to its page if it has one)"""
     report = path / "report.html"
-    return os.path.relpath(path, root), os.path.relpath(report, root) if report.is_file() else ""
+    return os.path.relpath(path, root), _link(report, root)
+
+
+def _link(report: Path, root: Path) -> str:
+    """To a page, if there is one. Quoted: a folder may have any name, such as `javascript:…`."""
+    return quote(os.fsencode(os.path.relpath(report, root))) if report.is_file() else ""
 
 
 def is_folder_of_runs(folders: Sequence[Path]) -> bool:

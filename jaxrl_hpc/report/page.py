@@ -46,7 +46,7 @@ def write_page(page: str, output: str | Path) -> Path:
     path = Path(output)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, page.encode())
+        write_atomically(path, page.encode(errors="replace"))  # names of files may be no UTF-8
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     return path

@@ -121,7 +121,8 @@ def read(folder: Path) -> LearnerAddress | None:
         data = json.loads(content)
         found = LearnerAddress(**data)
         texts = (found.public_key, found.token, found.host, *found.hosts)
-        right = all(isinstance(text, str) for text in texts) and isinstance(found.hosts, list)
+        right = all(isinstance(text, str) and len(text) < 256 and text.isprintable() for text in texts)
+        right = right and isinstance(found.hosts, list)
         if not (right and type(found.port) is int and type(found.pid) is int and 0 < found.port < 65_536):
             raise ValueError
     except (TypeError, ValueError, RecursionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,16 @@ def test_folders_without_runs_and_damaged_ones(folder: Path, tmp_path: Path) -> 
     page = write_overview(folder).read_text()
     assert "damaged" in page
     assert main(["report", str(folder), "--output", "x.html"]) == 2
+
+
+def test_names_of_folders_cannot_change_the_page(folder: Path) -> None:
+    """They become neither code nor other links."""
+    for name in ("javascript:alert(1)", "<b>a#1?x", os.fsdecode(b"caf\xe9")):
+        (make_run(folder / name) / "report.html").write_text("")
+    page = write_overview(folder).read_text()
+    assert 'href="javascript%3Aalert%281%29/report.html"' in page
+    assert 'href="%3Cb%3Ea%231%3Fx/report.html"' in page and "<b>" not in page
+    assert 'href="caf%E9/report.html"' in page
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="no Chromium on the PATH: apt-get install chromium")

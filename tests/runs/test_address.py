@@ -95,6 +95,8 @@ GOOD = {"hosts": ["h"], "port": 1, "public_key": "k", "token": "t", "host": "h",
             {"hosts": "h"},
             {"pid": "1"},
             {"x": 1},
+            {"host": "h" * 300},
+            {"hosts": ["h\udc00"]},
         )
     ],
 )
