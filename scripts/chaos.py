@@ -34,7 +34,7 @@ STRIDE = 1_000_000  # seeds of one invocation
 REAL_EVERY = 25  # of so many refused inputs one is also given to the real command
 # how often a kind of input comes: slow ones more seldom
 WEIGHTS = {"schema": 5, "yaml": 5, "override": 3, "sweep": 3, "arguments": 2, "run": 4, "schedule": 1,
-           "recording": 2, "surrogate": 1, "bundle": 2}  # fmt: skip
+           "recording": 2, "surrogate": 1, "bundle": 2, "dataset": 4, "actors.json": 1}  # fmt: skip
 SLICE = {"inputs": 100, "seed": 20}
 
 

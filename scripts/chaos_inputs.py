@@ -11,6 +11,8 @@ A case is KIND:SEED and always does the same to its input. Kinds:
   recording   a damaged CSV of the ExaBooster's format
   surrogate   a damaged surrogate file
   bundle      an exported policy with a damaged file
+  dataset     recorded transitions, damaged: Parquet, and HDF5 of D4RL and of Minari where h5py is installed
+  actors.json a damaged address of a learner that waits for actors
 
 The answers are given by a process of its own (`--worker`), which imports the package once and is ended when
 it does not answer. An answer is right if the input is accepted, or refused by the documented exception.
@@ -19,6 +21,7 @@ it does not answer. An answer is right if the input is accepted, or refused by t
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -196,7 +199,11 @@ class Samples:
     def __init__(self, folder: Path) -> None:
         self.folder, self.run, self.bundle = folder, folder / "run", folder / "run" / "export"
         self.surrogate, self.recording = folder / "surrogate.bin", folder / "recording.csv"
-        self.config = folder / "small.yaml"
+        self.config, self.offline, self.datasets = (
+            folder / "small.yaml",
+            folder / "offline.yaml",
+            folder / "datasets",
+        )
 
     def make(self) -> None:
         import jax
@@ -217,9 +224,53 @@ class Samples:
         surrogate.save(self.surrogate, surrogate.initial(jax.random.key(0), 4, 1), {"mse": 1.0})
         rows = np.random.default_rng(0).normal(size=(3000, 5)).cumsum(axis=0)
         recording.write(self.recording, rows, rows[:, 0])
+        self.offline.write_text(yaml.safe_dump(OFFLINE))
+        self.make_datasets()
         (self.folder / "schedule-0.csv").write_text(
             HEAD + "\n" + "".join(f"{i % 2},{i // 2},{i},1\n" for i in range(50))
         )
+
+    def make_datasets(self) -> None:
+        """500 transitions of CartPole in every layout."""
+        import numpy as np
+
+        from jaxrl_hpc.config.registry import find
+        from jaxrl_hpc.datasets import Columns, parquet
+
+        component: Any = find("env", "CartPole-v1")
+        self.spec = component.make(component.config(name="CartPole-v1")).spec
+        numbers, rows = np.random.default_rng(0), 500
+        obs = numbers.normal(size=(rows + 1, 4)).astype(np.float32)
+        action, reward = numbers.integers(2, size=rows).astype(np.int32), np.ones(rows, np.float32)
+        last, never = np.arange(rows) % 50 == 49, np.zeros(rows, bool)
+        columns = Columns(obs[:-1], action, reward, last, never, np.arange(rows) // 50, obs[1:])
+        minari = self.datasets / "minari"
+        minari.mkdir(parents=True, exist_ok=True)
+        parquet.write(self.datasets / "a.parquet", columns, self.spec, {"env": {"name": "CartPole-v1"}})
+        if not has_hdf5():
+            return
+        import h5py
+
+        names = ("observations", "actions", "rewards", "terminals", "timeouts")
+        with h5py.File(self.datasets / "a.hdf5", "w") as file:
+            for name, values in zip(names, columns, strict=False):
+                file.create_dataset(name, data=values, compression="gzip", shuffle=True, fletcher32=True)
+        names = ("actions", "rewards", "terminations", "truncations")
+        with h5py.File(minari / "main_data.hdf5", "w") as file:
+            for number in range(rows // 50):
+                begin, group = 50 * number, file.create_group(f"episode_{number}")
+                group["observations"] = obs[begin : begin + 51]
+                for name, values in zip(names, (action, reward, last, never), strict=True):
+                    group[name] = values[begin : begin + 50]
+        about = {
+            "env_spec": json.dumps({"id": "CartPole-v1", "max_episode_steps": 500}),
+            "total_episodes": 10,
+        }
+        (minari / "metadata.json").write_text(json.dumps(about))
+
+
+def has_hdf5() -> bool:
+    return importlib.util.find_spec("h5py") is not None
 
 
 SMALL: dict[str, Any] = {
@@ -232,6 +283,108 @@ SMALL: dict[str, Any] = {
         "final_eval_episodes": 4, "checkpoint_seconds": 0.0,
     },
 }  # fmt: skip
+OFFLINE = SMALL | {"workflow": {"name": "offline", "dataset": "?"}}
+# values for places where something else belongs
+ODD: tuple[Any, ...] = (None, True, -1, 0, 10**12, 10**30, 1.5, float("inf"), float("nan"), "", "x", "O", [],
+                        [[]], {}, [-1], [1, "x"], {"a": None}, "datetime64[s]", "\udc00", "é" * 300,
+                        [[1], [1, 2]], "[" * 3000)  # fmt: skip
+
+
+def damage_json(dice: random.Random, text: str) -> bytes:
+    """A JSON object with something else in one or two places, or a text that is none."""
+    way = dice.choice(("value", "value", "value", "text", "nested", "bytes"))
+    if way == "text":
+        return damage_text(dice, text)
+    if way == "bytes":
+        return damage_bytes(dice, text.encode())
+    if way == "nested":
+        return (dice.choice(("[", '{"a":')) * dice.choice((50, 5000, 100_000))).encode()
+    data = json.loads(text)
+    for _ in range(dice.randint(1, 2)):
+        place = data
+        while True:
+            key = dice.choice(list(place))
+            if not (isinstance(place[key], dict) and place[key]) or dice.random() < 0.2:
+                break
+            place = place[key]
+        if dice.random() < 0.2:
+            del place[key]
+        else:
+            place[key] = dice.choice(ODD)
+    return json.dumps(data).encode()
+
+
+def damage_table(dice: random.Random, path: Path) -> str:
+    """A valid Parquet file whose description or columns are wrong; what was done."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from jaxrl_hpc.datasets.parquet import KEY
+
+    table = pq.read_table(path)
+    name, rows = dice.choice(table.column_names), table.num_rows
+    way = dice.choice(("description", "description", "description", "gone", "column", "twice", "few"))
+    if way == "description":
+        changed = damage_json(dice, table.schema.metadata[KEY].decode())
+        table = table.replace_schema_metadata({KEY: changed})
+    elif way == "gone":
+        table = table.drop_columns([name])
+    elif way == "twice":
+        table = table.append_column(name, table[name])
+    elif way == "few":
+        table = table.slice(0, dice.randint(0, 2))
+    else:
+        odd = (
+            pa.nulls(rows),
+            pa.array(["x"] * rows),
+            pa.array([b"\xff"] * rows).dictionary_encode(),
+            pa.array([[1.0] * (number % 3) for number in range(rows)]),
+            pa.array([[[1.0]]] * rows),
+            pa.array([{"a": 1}] * rows),
+            pa.array([2**62] * rows),
+            pa.array([-1] * rows),
+            pa.array([1e300] * rows),
+            pa.array([float("nan")] * rows),
+            pa.array([0] * rows, pa.timestamp("s")),
+            pa.array([True] * rows),
+            pa.array([1.0] * rows, pa.float16()),
+        )
+        table = table.set_column(table.column_names.index(name), name, dice.choice(odd))
+    pq.write_table(table, path)
+    return f"{way} ({name}) of {path.name}"
+
+
+def damage_hdf5(dice: random.Random, path: Path) -> str:
+    """A valid HDF5 file whose layout is wrong; what was done."""
+    import h5py
+    import numpy as np
+
+    with h5py.File(path, "a") as file:
+        places: list[str] = []
+        file.visit(places.append)
+        name = dice.choice(sorted(places))
+        way = dice.choice(("gone", "group", "odd", "odd", "odd", "link", "soft", "huge", "named", "empty"))
+        if way == "named":
+            file.create_group(dice.choice(("episode_x", "episode_", "episode_-1", "episode_1e3", "episode_²",
+                                           "episode_" + "9" * 5000)))  # fmt: skip
+            return f"{way} of {path.name}"
+        del file[name]
+        if way == "group":
+            file.create_group(name)
+        elif way == "link":
+            file[name] = h5py.ExternalLink(dice.choice(("/etc/passwd", "/dev/zero", path.name)), "/")
+        elif way == "soft":
+            file[name] = h5py.SoftLink(dice.choice(("/", name, "/nowhere")))
+        elif way == "huge":
+            file.create_dataset(name, (10**9, 10 ** dice.randint(0, 6)), "f4", chunks=True)
+        elif way == "empty":
+            file[name] = h5py.Empty("f4")
+        elif way == "odd":
+            odd = (1.0, "x", np.zeros(0), np.zeros((500, 0)), np.zeros((3, 3)), np.zeros(500, "S4"), ["a"],
+                   np.full(500, np.nan), np.full(500, 1e300), np.full(500, -(2**62)), np.zeros(500, "c16"),
+                   np.zeros(500, [("a", "f4")]), np.zeros(50), np.zeros((1,) * 9))  # fmt: skip
+            file[name] = dice.choice(odd)
+    return f"{way} of {name} in {path.name}"
 
 
 class Inputs:
@@ -246,7 +399,7 @@ class Inputs:
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
         dice = random.Random(f"{kind}:{seed}")
-        return getattr(self, f"_{kind}")(dice, seed)
+        return getattr(self, f"_{kind.partition('.')[0]}")(dice, seed)
 
     # every method makes an input and returns what _guarded says
 
@@ -412,6 +565,65 @@ class Inputs:
 
         verdict, text = _guarded(ask)
         return verdict, f"{text} ({done})", []
+
+    def _dataset(self, dice: random.Random, seed: int) -> tuple[str, str, list[str]]:
+        from jaxrl_hpc import datasets
+
+        folder = self.scratch / "datasets"
+        shutil.copytree(self.samples.datasets, folder)
+        layouts = ["a.parquet", *(["a.hdf5", "minari/main_data.hdf5"] if has_hdf5() else [])]
+        path = folder / dice.choice(layouts)
+        metadata = path.with_name("metadata.json")
+        if metadata.exists() and dice.random() < 0.4:
+            if dice.random() < 0.5:
+                done = damage_file(dice, metadata)
+            else:
+                metadata.write_bytes(damage_json(dice, metadata.read_text()))
+                done = "metadata.json"
+        elif dice.random() < 0.5:
+            done = damage_file(dice, path)
+        else:
+            done = (damage_table if path.suffix == ".parquet" else damage_hdf5)(dice, path)
+        verdict, text = _guarded(lambda: datasets.check_fits(datasets.open_dataset(path), self.samples.spec))
+        command = ["train", str(self.samples.offline), f"workflow.dataset={path}", "--run-dir",
+                   str(self.scratch / "out")]  # fmt: skip
+        return verdict, f"{text} ({done})", command
+
+    def _actors(self, dice: random.Random, seed: int) -> tuple[str, str, list[str]]:
+        from jaxrl_hpc.comm.sockets.actor_end import LearnerPlace, SocketActor
+        from jaxrl_hpc.comm.sockets.wire import LearnerGone, SocketSizes
+        from jaxrl_hpc.runs import address
+
+        address.write(
+            self.scratch, address.LearnerAddress(("127.0.0.1",), 9, "k" * 40, "t" * 64, "elsewhere", 1)
+        )
+        path = self.scratch / address.NAME
+        way = dice.choice(("file", "json", "json", "mode", "pipe"))
+        if way == "file":
+            way = damage_file(dice, path)
+        elif way == "json":
+            path.write_bytes(damage_json(dice, path.read_text()))
+        elif way == "mode":
+            path.chmod(dice.choice((0, 0o200, 0o640, 0o604, 0o644, 0o666)))
+        else:
+            path.unlink()
+            os.mkfifo(path)
+
+        def ask() -> None:
+            found = address.read(self.scratch)
+            if found is None:
+                return
+            place = LearnerPlace(found.where(), found.port, found.public_key, found.token, str(found))
+            actor = SocketActor(place, SocketSizes(8, 8, 8, 1), {}, 1.0)
+            try:  # nobody is there, and a moment is enough to see what becomes of the address
+                actor.join(time.monotonic() + 0.2, lambda: False)
+            except LearnerGone as gone:
+                raise Refused(str(gone)) from gone
+            finally:
+                actor.close()
+
+        verdict, text = _guarded(ask)
+        return verdict, f"{text} ({way})", []
 
     def _command(self, arguments: list[str]) -> tuple[str, str, list[str]]:
         from jaxrl_hpc.cli.main import main
@@ -594,7 +806,7 @@ def ask_command(arguments: list[str], folder: Path) -> Answer:
 
 
 KINDS = ("schema", "yaml", "override", "sweep", "arguments", "run", "schedule", "recording", "surrogate",
-         "bundle")  # fmt: skip
+         "bundle", "dataset", "actors.json")  # fmt: skip
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
