@@ -69,6 +69,7 @@ WORKFLOWS = (
     "fused", "sharded", "async", "rma", "rma_queue", "central_inference", "parameter_server", "gossip",
     "dyna", "elastic", "offline",
 )  # fmt: skip
+SLOW, WHOLE, GOES_ON = "slow rank", " of the whole job", ", then SIGCONT"  # in names of faults
 DATASET = "recorded.parquet"  # beside the run's folder, where jobs are started
 SPACES = {"CartPole-v1": (4, 2), "Acrobot-v1": (6, 3)}  # numbers of observations and actions
 ELASTIC = """trap : TERM USR1
@@ -79,7 +80,7 @@ kill -KILL $(jobs -p) 2> /dev/null
 wait
 exit $code
 """
-FAULTS = ("SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGUSR1", "SIGSTOP", "slow")
+FAULTS = ("SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGUSR1", "SIGSTOP", SLOW)
 
 
 def drawn(workflow: str, dice: random.Random) -> tuple[dict[str, Any], int]:
@@ -246,14 +247,14 @@ def newest(folder: Path) -> int | None:
     return None
 
 
-def strike(job: Job, fault: str, dice: random.Random) -> bool:
-    """Do something to a running job; whether it happened."""
+def strike(job: Job, fault: str, dice: random.Random) -> str:
+    """Do something to a running job; what happened, empty if nothing."""
     pids = job.pids()
     if not pids:
-        return False
+        return ""
     pid = dice.choice(pids)
     try:
-        if fault == "slow":
+        if fault == SLOW:
             for _ in range(20):
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(0.05)  # how slow it is
@@ -266,13 +267,15 @@ def strike(job: Job, fault: str, dice: random.Random) -> bool:
             ):  # it goes on after a while; else the watchdog ends the job
                 time.sleep(dice.uniform(0.1, 3.0))
                 os.kill(pid, signal.SIGCONT)
+                return fault + GOES_ON
         elif job.ranks > 1 and dice.random() < 0.2:
             os.killpg(job.process.pid, getattr(signal, fault))  # the launcher too
+            return fault + WHOLE
         else:
             os.kill(pid, getattr(signal, fault))
     except ProcessLookupError:
-        return False
-    return True
+        return ""
+    return fault
 
 
 ENDS_IT = ("SIGKILL", "SIGTERM", "SIGUSR1")
@@ -295,7 +298,7 @@ def endure(workflow: str, seed: int, work: Path, faults: int = 3) -> Outcome:
 
     def outcome(verdict: str, text: str = "") -> Outcome:
         what = f"{'; '.join(done)}: {text}"
-        return Outcome("kills", workflow, case, verdict, time.monotonic() - began, what, len(done))
+        return Outcome("kills", workflow, case, verdict, time.monotonic() - began, what, tuple(done))
 
     def start_and_end(job: Job, seconds: float) -> tuple[int | None, Outcome | None]:
         """(exit code, what is wrong with how it ended)."""
@@ -310,12 +313,11 @@ def endure(workflow: str, seed: int, work: Path, faults: int = 3) -> Outcome:
 
     for _ in range(faults):
         job = Job(config, run, ranks, elastic=elastic)
-        hit, early, fault = False, dice.random() < 0.2, dice.choice(FAULTS)
+        hit, early, fault = "", dice.random() < 0.2, dice.choice(FAULTS)
         if early or job.wait_until_it_trains():
             time.sleep(dice.uniform(0.0, 8.0 if early else 0.6))  # when to strike
-            hit = job.process.poll() is None and strike(job, fault, dice)
-            if hit:
-                done.append(fault)
+            hit = strike(job, fault, dice) if job.process.poll() is None else ""
+            done += [hit] if hit else []
         ends = hit and fault in ENDS_IT and not elastic  # it may have been an actor
         code, wrong = start_and_end(job, END_SECONDS + DEADLINE if ends else HANG_SECONDS)
         remove_leftovers()
@@ -421,9 +423,8 @@ def full_disk(seed: int, work: Path) -> Outcome:
     mounted = os.geteuid() == 0 and mount(run.parent, size)
 
     def outcome(verdict: str, text: str = "") -> Outcome:
-        return Outcome(
-            "full disks", "tmpfs" if mounted else "limit", case, verdict, time.monotonic() - began, text, 1
-        )
+        kind, fault = ("tmpfs", "full disk") if mounted else ("limit", "limit on the size of files")
+        return Outcome("full disks", kind, case, verdict, time.monotonic() - began, text, (fault,))
 
     try:
         first = Job(config, run, 1, None if mounted else size)
@@ -473,13 +474,12 @@ def damaged(seed: int, work: Path) -> Outcome:
     first.ended(HANG_SECONDS)
     first.close()
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.name not in ("run.lock", ".jaxrl-hpc-run"))
-    what = "; ".join(
-        damage_file(dice, path) for path in dice.sample(files, min(len(files), dice.choice((1, 1, 2))))
-    )
+    chosen = dice.sample(files, min(len(files), dice.choice((1, 1, 2))))
+    what, faults = "; ".join(damage_file(dice, path) for path in chosen), ("damaged file",) * len(chosen)
 
     def outcome(verdict: str, text: str = "") -> Outcome:
         seconds = time.monotonic() - began
-        return Outcome("damaged files", "fused", case, verdict, seconds, f"{what}: {text}", 1)
+        return Outcome("damaged files", "fused", case, verdict, seconds, f"{what}: {text}", faults)
 
     before = {p for p in run.rglob("*") if p.is_file()}
     again = Job(config, run, 1)

@@ -56,11 +56,17 @@ def test_a_case_is_always_the_same(tmp_path):
 
 
 def test_the_record_grows(tmp_path):
-    good = chaos_record.Outcome("kills", "fused", "fused:1", "equal bits", 3.0, faults=3)
-    bad = chaos_record.Outcome("kills", "fused", "fused:2", "LOST", 5.0, "metrics differ", 2)
+    good = chaos_record.Outcome(
+        "kills", "fused", "fused:1", "equal bits", 3.0, faults=("SIGKILL", "SIGKILL", "slow rank")
+    )
+    bad = chaos_record.Outcome(
+        "kills", "fused", "fused:2", "LOST", 5.0, "metrics differ", ("SIGSTOP", "SIGKILL")
+    )
     for outcomes in ([good], [good, bad]):
         chaos_record.write(tmp_path, chaos_record.entry_of(outcomes, 1, 0.1, "abc"))
     page = (tmp_path / "chaos.md").read_text()
+    assert "| in | SIGKILL | SIGSTOP | slow rank | all |" in page
+    assert "| fused | 5 | 1 | 2 | 8 |" in page
     assert "| fused | 3 | 8 | 1 LOST, 2 equal bits | 5.0 |" in page
     assert "fused:2 LOST" in page and len(json.loads((tmp_path / "chaos.json").read_text())) == 2
     assert "| fused:2 | LOST | abc | metrics differ | open: not repeated |" in page
@@ -72,3 +78,26 @@ def test_the_record_grows(tmp_path):
     assert "| fused | 3 | 8 |" in page, "repeated cases are not counted twice"
     assert chaos_record.open_cases(tmp_path) == []
     assert str(tmp_path) not in page and os.sep + "home" not in page
+
+
+def test_records_from_before_kinds_were_counted():
+    row = {"cases": 1, "faults": 2, "verdicts": {"ok": 1}, "slowest": 1.0}
+    soak = {"case": "soak:async", "verdict": "ok", "text": "20 minutes, 7 environment steps; rank 0: 1 MiB"}
+    entry = {"command": "x", "commit": "abc", "seed": 1, "minutes": 1.0, "cases": [soak],
+             "groups": {"kills": {"rma": row}, "full disks": {"tmpfs": row}}}  # fmt: skip
+    page = chaos_record.page([entry])
+    assert "| in | full disk | kind not recorded | all |" in page
+    assert "| rma |  | 2 | 2 |" in page and "| full disks | 2 |  | 2 |" in page
+    assert "| soak:async | abc | ok | 20 | 10 | 7 | rank 0: 1 MiB |" in page
+
+
+@pytest.mark.parametrize(("kind", "ways"), [("dataset", 20), ("actors.json", 8)])
+def test_generated_files_are_damaged_in_many_ways(kind, ways, tmp_path):
+    """And each is refused, or damaged where nothing is read from it."""
+    samples = chaos_inputs.Samples(tmp_path / "samples")
+    samples.folder.mkdir()
+    samples.make_datasets()
+    inputs = chaos_inputs.Inputs(samples, tmp_path / "scratch")
+    answers = [inputs.answer(kind, seed) for seed in range(60)]
+    assert {verdict for verdict, *_ in answers} <= {"ok", "refused"}, answers
+    assert len({text for verdict, text, _ in answers if verdict == "refused"}) > ways
