@@ -253,11 +253,14 @@ def known() -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
+    end = time.monotonic() + 60 * options.minutes
     for group in options.groups:
         for cell in GROUPS[group]():
             before = known()["cells"].get(cell.name)
             if options.match not in cell.name or (before and before["other_cores"] <= options.calm):
                 continue
+            if time.monotonic() > end:
+                return
             print(f"+ {cell.name}", flush=True)
             result = measure(cell, options.seconds)
             data = known()  # another process may have added to it
@@ -281,6 +284,7 @@ def main() -> None:
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}")
     parser.add_argument("--match", default="", help="only cells whose name has this in it")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a speed cell")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after so many")
     parser.add_argument(
         "--calm", type=float, default=float("inf"), help="measure anew what had more cores of other work"
     )

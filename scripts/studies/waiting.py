@@ -2,7 +2,8 @@
 
     python scripts/studies/waiting.py latency       a core per rank: microseconds by size of the message
     python scripts/studies/waiting.py uneven        ranks = 4 × cores, one of them late: CPU time of all
-    python scripts/studies/waiting.py jobs          async with 1 and 2 learners; a job that mostly waits
+    python scripts/studies/waiting.py idle          ranks = 4 × cores, a job that mostly waits: CPU time
+    python scripts/studies/waiting.py speed         async with 1 and 2 learners and 8 actors: steps per second
     python scripts/studies/waiting.py --page        write docs/results/waiting.md from its JSON
 
 Each part takes a few minutes and replaces what docs/results/waiting.json has of it. Variants alternate in
@@ -31,7 +32,8 @@ from jaxrl_hpc.runtime.machine import available_cores
 ROOT = Path(__file__).resolve().parents[2]
 DATA, PAGE = (ROOT / "docs" / "results" / f"waiting.{kind}" for kind in ("json", "md"))
 SIZES = (8, 1_024, 16_384, 131_072, 1_048_576, 10_485_760)  # bytes
-LATENCY_ROUNDS, JOB_ROUNDS = 5, 3
+LATENCY_ROUNDS, SPEED_ROUNDS, IDLE_ROUNDS = 5, 3, 2
+PARTS = ("latency", "uneven", "idle", "speed")
 LATE_SECONDS, UNEVEN_TIMES = 0.02, 100
 SPIN_FOREVER = 10**9  # microseconds
 
@@ -101,7 +103,7 @@ def uneven_on_ranks() -> list[dict[str, Any]]:
 
     comm, rows = MPI.COMM_WORLD.Clone(), []
     x = jnp.arange(5_000, dtype=jnp.float32)
-    functions = {n: f for n, f in variants(comm).items() if n != "polling sum"}
+    functions = variants(comm)
     for function in functions.values():
         jax.block_until_ready(function(x, 1))
     for name, function in functions.items():
@@ -117,10 +119,11 @@ def uneven_on_ranks() -> list[dict[str, Any]]:
     return rows
 
 
-JOBS: dict[str, list[str]] = {  # a job that learns as fast as two cores allow; one that mostly waits
-    "speed": ["run.step_seconds=0.002", "run.total_env_steps=60_000"],
-    "mostly waiting": ["run.step_seconds=0.05", "run.update_seconds=0.02", "run.total_env_steps=16_000"],
+JOBS: dict[str, list[str]] = {  # one that mostly waits; one that learns as fast as the cores allow
+    "idle": ["run.step_seconds=0.05", "run.update_seconds=0.02", "run.log_every=512"],
+    "speed": ["run.step_seconds=0.002", "run.log_every=2560"],
 }
+STEPS = {"idle": 2_500, "speed": 7_500}  # per actor
 
 
 def job_on_ranks(kind: str, learners: int, waiting: str) -> list[dict[str, Any]]:
@@ -147,45 +150,38 @@ def job_on_ranks(kind: str, learners: int, waiting: str) -> list[dict[str, Any]]
             super().reset()
 
     actor.Backoff = mailbox.Backoff = Measured  # type: ignore[misc]
-    marks: list[float] = []
+    marks: list[list[float]] = []  # CPU seconds, and those of waiting: between unrolls, between chunks
     step = actor.Actor.act
 
+    def mark() -> None:
+        marks.append([time.process_time(), polled["cpu"] + polling.waited().cpu_seconds])
+
     def act(self: Any) -> None:
-        if self.state.sequence == 3:  # all is compiled
-            marks[:] = [time.process_time(), polled["cpu"]]
+        mark()
         step(self)
 
     actor.Actor.act = act  # type: ignore[method-assign]
     words = ["name=async", "num_envs=8", "unroll_length=16", f"learners={learners}", f"waiting={waiting}"]
     config = configs.load(
         "cartpole_a2c",
-        [*(f"workflow.{w}" for w in words), *JOBS[kind], "agent.vtrace=true", "run.log_every=2560",
+        [*(f"workflow.{w}" for w in words), *JOBS[kind], "agent.vtrace=true",
+         f"run.total_env_steps={STEPS[kind] * (world().size - learners)}",
          "run.eval_every=0", "run.final_eval_episodes=8", "run.tensorboard=false"],
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as shared:
         folder = Path(world().share(shared)) / "run"
-        before = time.process_time()
         from jaxrl_hpc.workflows.actor_learner.runtime import ActorLearner
 
         plain = ActorLearner.step
 
         def measured_step(self: Any, state: Any, iterations: int) -> Any:
-            if not marks:
-                marks[:] = [time.process_time(), polled["cpu"] + polling.waited().cpu_seconds]
+            mark()
             return plain(self, state, iterations)
 
-        closed: list[float] = []
-        close = ActorLearner.close
-
-        def measured_close(self: Any, finished: bool) -> None:
-            closed[:] = [time.process_time(), polled["cpu"] + polling.waited().cpu_seconds]
-            close(self, finished)
-
-        ActorLearner.step, ActorLearner.close = measured_step, measured_close  # type: ignore[method-assign]
+        ActorLearner.step = measured_step  # type: ignore[method-assign]
         train(config, folder, say=lambda _: None)
-        end = closed or [time.process_time(), polled["cpu"]]
-        begin = marks or [before, 0.0]
-        cpu = world().add(np.array([end[0] - begin[0], end[1] - begin[1]]))
+        begin, end = marks[2], marks[-1]  # programs are compiled before
+        cpu = world().add(np.array(end) - begin)
         rows = read_metrics(folder).to_pylist() if world().first else []
         world().barrier()
     rows = [row for row in rows if row["kind"] == "train"]
@@ -225,13 +221,19 @@ def measure(part: str) -> list[dict[str, Any]]:
         return on_ranks(cores, part)
     if part == "uneven":
         return on_ranks(4 * cores, part)
-    rows = []
-    for _ in range(JOB_ROUNDS):
-        for learners, waiting in ((1, "spin"), (1, "sleep"), (2, "spin"), (2, "sleep")):
-            rows += on_ranks(learners + 8, "job", "speed", str(learners), waiting)
-    for waiting in ("spin", "sleep"):
-        rows += on_ranks(4 * cores, "job", "mostly waiting", "2", waiting)
-    return rows
+    if part == "idle":
+        return [
+            row
+            for _ in range(IDLE_ROUNDS)
+            for waiting in ("spin", "sleep")
+            for row in on_ranks(4 * cores, "job", part, "2", waiting)
+        ]
+    return [
+        row
+        for _ in range(SPEED_ROUNDS)
+        for learners, waiting in ((1, "spin"), (1, "sleep"), (2, "spin"), (2, "sleep"))
+        for row in on_ranks(learners + 8, "job", part, str(learners), waiting)
+    ]
 
 
 def latency_table(rows: list[dict[str, Any]]) -> list[str]:
@@ -255,56 +257,129 @@ def uneven_table(rows: list[dict[str, Any]], cores: int) -> list[str]:
     return lines
 
 
-def jobs_tables(rows: list[dict[str, Any]]) -> list[str]:
+def speed_table(rows: list[dict[str, Any]]) -> list[str]:
     lines = ["| learners + actors | waiting | steps/s, median (rounds) | × 1 learner, same waiting |"]
     lines += ["|---|---|---|---|"]
-    speeds = {
-        key: [
-            r["steps_per_second"] for r in rows if (r["kind"], r["learners"], r["waiting"]) == ("speed", *key)
+    for learners, waiting in ((1, "spin"), (2, "spin"), (1, "sleep"), (2, "sleep")):
+        values = [
+            row["steps_per_second"]
+            for row in rows
+            if (row["learners"], row["waiting"]) == (learners, waiting)
         ]
-        for key in ((1, "spin"), (2, "spin"), (1, "sleep"), (2, "sleep"))
-    }
-    for (learners, waiting), values in speeds.items():
-        all_rounds = ", ".join(f"{v:,.0f}" for v in values)
-        ratio = np.median(values) / np.median(speeds[1, waiting])
-        lines.append(
-            f"| {learners} + 8 | {waiting} | {np.median(values):,.0f} ({all_rounds}) | {ratio:.2f} |"
-        )
-    lines += ["", "A job whose ranks mostly wait (steps of 50 ms, updates of 20 ms):", ""]
-    lines += [
+        ratio = np.median(values) / median(rows, "steps_per_second", learners=1, waiting=waiting)
+        rounds = ", ".join(f"{value:,.0f}" for value in values)
+        lines.append(f"| {learners} + 8 | {waiting} | {np.median(values):,.0f} ({rounds}) | {ratio:.2f} |")
+    return lines
+
+
+def idle_factor(row: dict[str, Any]) -> float:
+    return float(row["cpu_seconds"] / (row["cpu_seconds"] - row["waiting_cpu_seconds"]))
+
+
+def idle_table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
         "| learners + actors | waiting | CPU seconds | of them waiting | × work |",
         "|---|---|---|---|---|",
     ]
     for row in rows:
-        if row["kind"] == "speed":
-            continue
-        cpu, waited = row["cpu_seconds"], row["waiting_cpu_seconds"]
         shape = f"{row['learners']} + {row['actors']}"
-        known = row["waiting"] == "sleep"  # mpi4jax does not tell what it spends on waiting
-        told = f"{waited:.2f} | {cpu / (cpu - waited):.2f}" if known else "– | –"
-        lines.append(f"| {shape} | {row['waiting']} | {cpu:.2f} | {told} |")
+        told = "– | –"
+        if row["waiting"] == "sleep":  # mpi4jax does not tell what it spends on waiting
+            told = f"{row['waiting_cpu_seconds']:.2f} | {idle_factor(row):.2f}"
+        lines.append(f"| {shape} | {row['waiting']} | {row['cpu_seconds']:.2f} | {told} |")
+    return lines
+
+
+def median(rows: list[dict[str, Any]], what: str, **same: Any) -> float:
+    """Over the rows that have these values; NaN without any."""
+    values = [row[what] for row in rows if all(row[name] == value for name, value in same.items())]
+    return float(np.median(values)) if values else float("nan")
+
+
+def bars(data: dict[str, Any]) -> list[str]:
+    """What was asked for beside what was measured."""
+    latency, idle, speed = (data.get(part, {"rows": []})["rows"] for part in ("latency", "idle", "speed"))
+    waits = [row for row in idle if row["waiting"] == "sleep"]
+    slower = {
+        theirs: [
+            median(latency, "seconds", variant=ours, bytes=size)
+            / median(latency, "seconds", variant=theirs, bytes=size)
+            for size in SIZES
+        ]
+        for ours, theirs in (
+            ("polling sum", "mpi4py"),
+            ("polling sum", "mpi4jax allreduce"),
+            ("polling ordered sum", "mpi4jax allgather, added in order"),
+        )
+    }
+    lines = ["| bar | measured | verdict |", "|---|---|---|"]
+    if waits:
+        factor = max(idle_factor(row) for row in waits)
+        ranks, cores = waits[0]["learners"] + waits[0]["actors"], data["idle"]["cores"]
+        lines.append(
+            f"| {ranks} ranks on {cores} core(s) that mostly wait use ≤ 1.3 × the CPU time of their work "
+            f"| {factor:.2f} × with `sleep` | {'met' if factor <= 1.3 else 'missed'} |"
+        )
+    if speed:
+        pairs = {
+            waiting: median(speed, "steps_per_second", learners=2, waiting=waiting)
+            / median(speed, "steps_per_second", learners=1, waiting=waiting)
+            for waiting in ("spin", "sleep")
+        }
+        lines.append(
+            f"| `async` 2 + 8 ≥ 0.95 × the steps/s of 1 + 8 on {data['speed']['cores']} cores "
+            f"| {pairs['sleep']:.2f} × with `sleep`, {pairs['spin']:.2f} × with `spin` "
+            f"| {'met' if pairs['sleep'] >= 0.95 else 'missed'} |"
+        )
+    for theirs, ratios in slower.items() if latency else ():
+        found = f"{min(ratios):.2f} to {max(ratios):.2f} × its time over sizes"
+        lines.append(
+            f"| polling no slower than {theirs}, a core per rank | {found} "
+            f"| {'met' if max(ratios) <= 1.1 else 'missed at some sizes'} (10 % allowed) |"
+        )
     return lines
 
 
 def page(data: dict[str, Any]) -> str:
-    cores = data["machine"]["cores"] if "cores" in data["machine"] else available_cores()
-    text = ["# What waiting costs", "", "Made by `python scripts/studies/waiting.py`.", ""]
+    text = [
+        "# What waiting costs",
+        "",
+        "Made by `python scripts/studies/waiting.py`. mpi4jax's collectives, which spin while they wait, "
+        "beside polling ones, which release the core "
+        "([when each is used](../workflows.md#waiting-for-other-ranks)).",
+        "",
+        *bars(data),
+        "",
+        "With a core per rank `workflow.waiting: auto` chooses `spin`, that is mpi4jax: polling collectives "
+        "are for ranks that share cores.",
+        "",
+    ]
+    missing = [part for part in PARTS if part not in data]
+    text += [f"Not measured: {', '.join(missing)}.", ""] if missing else []
+    others = [data[part]["other_cores"] for part in PARTS if part in data]
+    text += [f"Other work used up to {max(others):.1f} cores meanwhile.", ""] if others else []
     if "latency" in data:
-        text += [f"## A core per rank ({cores} ranks)", ""]
+        text += [f"## A core per rank ({data['latency']['cores']} ranks)", ""]
         text += ["Microseconds of a mean over ranks, many of them in one program; medians of "]
         text[-1] += f"{LATENCY_ROUNDS} rounds in which the variants alternate."
         text += ["", *latency_table(data["latency"]["rows"]), ""]
     if "uneven" in data:
-        rows = data["uneven"]["rows"]
+        rows, cores = data["uneven"]["rows"], data["uneven"]["cores"]
         text += [f"## One of {rows[0]['ranks']} ranks is late", ""]
         text += [
             f"Rank 0 sleeps for {LATE_SECONDS * 1e3:.0f} ms before each of {UNEVEN_TIMES} sums of 5,000 "
-            f"numbers; the others wait for it, on {cores} cores."
+            f"numbers; the others wait for it, on {cores} core(s)."
         ]
         text += ["", *uneven_table(rows, cores), ""]
-    if "jobs" in data:
-        text += ["## Whole jobs", "", "`async`, A2C on CartPole, steps that sleep for 2 ms:", ""]
-        text += [*jobs_tables(data["jobs"]["rows"]), ""]
+    if "idle" in data:
+        text += ["## A job that mostly waits", ""]
+        text += ["`async`, A2C on CartPole, steps of 50 ms and updates of 20 ms that sleep, on "]
+        text[-1] += f"{data['idle']['cores']} core(s)."
+        text += ["", *idle_table(data["idle"]["rows"]), ""]
+    if "speed" in data:
+        text += ["## Two learners on shared cores", "", "The same with steps of 2 ms and plain updates, on "]
+        text[-1] += f"{data['speed']['cores']} cores."
+        text += ["", *speed_table(data["speed"]["rows"]), ""]
     return "\n".join(text)
 
 
@@ -322,9 +397,15 @@ def main() -> None:
             print("\n" + json.dumps(rows), flush=True)
         return
     data = json.loads(DATA.read_text()) if DATA.exists() else {}
-    if words and words[0] in ("latency", "uneven", "jobs"):
+    if words and words[0] in PARTS:
+        from learners import other_seconds  # beside this file
+
         data["machine"] = machine_facts()
-        data[words[0]] = {"code": code_version(), "rows": measure(words[0])}
+        begin, others = time.monotonic(), other_seconds()
+        rows = measure(words[0])
+        other_cores = (other_seconds() - others) / (time.monotonic() - begin)
+        about = {"code": code_version(), "cores": available_cores(), "other_cores": other_cores}
+        data[words[0]] = about | {"rows": rows}
         DATA.write_text(json.dumps(data, indent=1) + "\n")
     elif words != ["--page"]:
         raise SystemExit(__doc__)

@@ -7,9 +7,9 @@
 Groups: `speed` (short runs: throughput, idle times, lag), `product` (the same number of copies on more and
 more ranks), `lander` (DQN, A3C and Dyna-Q on LunarLander, by workers), `spread` (the same run again and
 again, where the order of writes is left to chance), `solve` (whole runs until CartPole or ExaBooster is
-solved). Runs of one number of ranks are one job, one after the other; finished ones are skipped, broken
-ones resumed. Runs go to runs/studies/workflows/<group>/<case>; what the page needs of them is kept in
-docs/data/workflows.json. The page is docs/results/workflows.md.
+solved), `budget` (ExaBooster with twice the steps). Runs of one number of ranks are one job, one after the
+other; finished ones are skipped, broken ones resumed. Runs go to runs/studies/workflows/<group>/<case>; what
+the page needs of them is kept in docs/data/workflows.json. The page is docs/results/workflows.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COPIES, LENGTH = 8, 16  # of an actor, of an unroll
 SLEEP = 0.002  # seconds of a step of all copies
 COPY_SECONDS = 0.00025  # `product`: of a step of one copy, where copies are stepped one after the other
 PRODUCT = 32  # ranks that act × copies of each
-GROUPS = ("speed", "product", "lander", "spread", "solve")
+GROUPS = ("speed", "product", "lander", "spread", "solve", "budget")
 TARGETS = {"CartPole-v1": ("eval_return", 475.0), "ExaBooster-v0": ("eval_improvement", 1.3)}
 
 
@@ -91,8 +91,7 @@ def variants(group: str, sizes: tuple[int, ...], seeds: int) -> list[Case]:
             for rule in ("lock", "hogwild", "accumulate"):
                 found.append(Case(group, "parameter_server", size, 0, seed, extra=(f"rule={rule}",)))
             found.append(Case(group, "parameter_server", size, 0, seed, extra=("rule=server",), servers=1))
-        # a program over several ranks cannot sleep: one process is what others exceed
-        found.append(Case(group, "sharded", 1, 0, seed))
+        found.append(Case(group, "sharded", 1, 0, seed))  # one process: what others exceed
         found += [Case(group, name, 2, 4, seed) for name in ("async", "rma_queue")]
     return found
 
@@ -121,10 +120,20 @@ def cases() -> list[Case]:
         found.append(Case("solve", "sharded", 1, 0, seed, "ExaBooster-v0"))
         found += [Case("solve", name, 1, 4, seed, "ExaBooster-v0") for name in ("async", "rma_queue")]
         found.append(Case("solve", "parameter_server", 4, 0, seed, "ExaBooster-v0", lock))
+        found.append(Case("budget", "rma_queue", 1, 4, seed, "ExaBooster-v0"))
+        found.append(Case("budget", "parameter_server", 4, 0, seed, "ExaBooster-v0", lock))
     return found
 
 
-STEPS = {"speed": 6_400, "product": 8_000, "lander": 8_000, "spread": 50_000, "solve": 120_000}
+STEPS = {  # in all; of short runs, per rank that acts
+    ("speed", "CartPole-v1"): 6_400,
+    ("product", "CartPole-v1"): 8_000,
+    ("lander", "LunarLander-v3"): 8_000,
+    ("spread", "CartPole-v1"): 50_000,
+    ("solve", "CartPole-v1"): 120_000,
+    ("solve", "ExaBooster-v0"): 250_000,
+    ("budget", "ExaBooster-v0"): 500_000,
+}
 BASES = {"a2c": "cartpole_a2c", "dqn": "cartpole_dqn", "dyna_q": "cartpole_dyna_q"}
 
 
@@ -136,22 +145,24 @@ def config_of(case: Case) -> configs.Config:
         words.append(f"learners={case.learners}")
     if case.workflow == "sharded":
         words.append(f"shards={case.learners}")
-    steps = STEPS[case.group] * (1 + case.acting if short else 1)
-    steps = 250_000 if case.env == "ExaBooster-v0" else steps
-    sleep = {"product": COPY_SECONDS * case.copies, "lander": 0.0, "solve": SLEEP / 2}.get(case.group, SLEEP)
+    exabooster = case.env == "ExaBooster-v0"
+    steps = STEPS[case.group, case.env] * (1 + case.acting if short else 1)
+    whole = case.group in ("solve", "budget")
+    sleeps = {"product": COPY_SECONDS * case.copies, "lander": 0.0, "solve": SLEEP / 2, "budget": SLEEP / 2}
+    sleep = sleeps.get(case.group, SLEEP)
     every = 1_280 * (1 if case.actors else case.learners) if short else 6_400  # workers meet for every row
     run = [
         f"seed={case.seed}", f"step_seconds={sleep}", f"total_env_steps={steps}", "tensorboard=false",
         f"log_every={every}", "checkpoint_seconds=600.0",
-        f"eval_every={9_600 if case.group == 'solve' else 0}", "final_eval_episodes=16", "eval_episodes=16",
+        f"eval_every={9_600 if whole else 0}", "final_eval_episodes=16", "eval_episodes=16",
     ]  # fmt: skip
     changes = [f"workflow.{w}" for w in words] + [f"run.{w}" for w in run]
     if case.agent == "a2c":
         changes.append("agent.vtrace=true")
-        if case.env != "ExaBooster-v0":  # what the recorded runs had
+        if not exabooster:  # what the recorded runs had
             changes += ["agent.learning_rate=3e-3", "agent.normalise.reward=false"]
     changes += ["agent.batch_size=63"] if case.agent == "dyna_q" else []  # 1, 3 and 7 planners divide it
-    base = "exabooster_a2c" if case.env == "ExaBooster-v0" else BASES[case.agent]
+    base = "exabooster_a2c" if exabooster else BASES[case.agent]
     return configs.load(base, [f"env.name={case.env}", *changes])
 
 
