@@ -29,6 +29,7 @@ import pyarrow.parquet as parquet
 import yaml
 
 from jaxrl_hpc.bench.cases import CASES as CASES_OF_BENCH
+from jaxrl_hpc.bench.interleave import affinity
 from jaxrl_hpc.metrics.parquet import without_clock
 
 RUN = {
@@ -150,9 +151,10 @@ class Worker:
         told = {name: value for name, value in fields if value != work._field_defaults.get(name)}
         command = [sys.executable, "-m", "jaxrl_hpc.bench.worker", "pinned", json.dumps(told)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(
-            command, env=environment(checkout), cwd="/", stderr=subprocess.DEVNULL, **pipes
-        )
+        with affinity("pinned"):
+            self.process = subprocess.Popen(
+                command, env=environment(checkout), cwd="/", stderr=subprocess.DEVNULL, **pipes
+            )
         self.answer()
 
     def answer(self) -> dict[str, Any]:

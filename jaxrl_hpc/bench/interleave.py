@@ -20,11 +20,14 @@ from typing import Any, NamedTuple
 
 from jaxrl_hpc.bench.cases import Work
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.runs.directory import code_version
 
 PEER_WORKER = Path(__file__).parent / "peers" / "worker.py"
 
 # thread settings of the caller's shell must not leak: each library is started as by default
 THREAD_SETTINGS = ("NPROC", "XLA_FLAGS", "OMP_NUM_THREADS")
+NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "false"}  # every library compiles everything itself
+PINNED_CORES = 1.05  # most that a pinned process may use: one, and what two clocks differ by
 
 
 class Entry(NamedTuple):
@@ -45,9 +48,24 @@ class Peers(NamedTuple):
     def command(self, entry: Entry) -> list[str]:
         work = json.dumps(entry.work._asdict())
         if entry.library == "ours":
-            return [sys.executable, "-m", "jaxrl_hpc.bench.worker", entry.mode, work]
+            return [sys.executable, "-m", "jaxrl_hpc.bench.worker", work]
         path = [self.paths[entry.library]] if entry.library in self.paths else []
-        return [self.python, str(PEER_WORKER), entry.library, entry.mode, work, *path]
+        return [self.python, str(PEER_WORKER), entry.library, work, *path]
+
+
+@contextlib.contextmanager
+def affinity(mode: str) -> Iterator[None]:
+    """Processes started inside inherit one core if `mode` is pinned, so that all of their threads have it.
+
+    A process that pins itself is too late: threads that its imports have started keep all cores.
+    """
+    before = os.sched_getaffinity(0)
+    if mode == "pinned":
+        os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class Worker:
@@ -58,14 +76,15 @@ class Worker:
         self.ready: dict[str, Any] = {}
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the worker)
         environment = {k: v for k, v in os.environ.items() if k not in THREAD_SETTINGS}
-        self.process = subprocess.Popen(
-            peers.command(entry),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env=environment,
-        )
+        with affinity(entry.mode):
+            self.process = subprocess.Popen(
+                peers.command(entry),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+                text=True,
+                env=environment | NO_CACHE,
+            )
 
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -96,16 +115,13 @@ class Worker:
 
 @contextlib.contextmanager
 def workers_of(entries: Sequence[Entry], peers: Peers, say: Callable[[str], None]) -> Iterator[list[Worker]]:
-    """All of them ready; as many compile side by side as there are cores."""
+    """All of them ready; they compile one after another, so that none takes a core from another."""
     workers: list[Worker] = []
-    at_once = max(1, len(os.sched_getaffinity(0)))
     try:
-        for begin in range(0, len(entries), at_once):
-            group = entries[begin : begin + at_once]
-            say(f"compiling {', '.join(f'{e.library} ({e.mode})' for e in group)}")
-            workers += [Worker(entry, peers) for entry in group]
-            for worker in workers[begin:]:
-                worker.ready = worker.answer()
+        for entry in entries:
+            say(f"compiling {entry.library} ({entry.mode})")
+            workers.append(Worker(entry, peers))
+            workers[-1].ready = workers[-1].answer()
         yield workers
     finally:
         for worker in workers:
@@ -145,6 +161,11 @@ def describe(entry: Entry, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     def median(value: Callable[[dict[str, Any]], float]) -> float:
         return statistics.median(value(sample) for sample in samples)
 
+    most = max(sample["cpu_seconds"] / sample["seconds"] for sample in samples)
+    if entry.mode == "pinned" and most > PINNED_CORES:
+        raise UserError(
+            f"bench: {entry.library} on {entry.case} used {most:.2f} cores, though it was pinned to one"
+        )
     return {
         "library": entry.library,
         "case": entry.case,
@@ -195,5 +216,6 @@ def machine_facts() -> dict[str, Any]:
         "processor": name,
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
+        "commit": code_version()["commit"],
         "versions": {p: version(p) for p in ("jaxrl-hpc", "jax", "jaxlib", "rejax", "gymnax")},
     }

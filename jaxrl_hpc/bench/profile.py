@@ -1,4 +1,4 @@
-"""Time of one training iteration by part: DQN, 8 environments : 1 update, batch 128, one thread.
+"""Time of one training iteration by part: double DQN, 8 environments : 1 update, batch 128, one thread.
 
 examples:
   jaxrl-hpc bench pieces --quick
@@ -6,7 +6,9 @@ examples:
 
 Each piece runs alone in a compiled loop that depends on its own result, in turns with the others and with
 the whole iteration; cells are medians of CPU time. The arithmetic bound is the floating-point work of the
-matrix products at the best rate that a large product reaches on the same core.
+matrix products at the best rate that a large product reaches on the same core. A whole iteration of PPO
+(64 environments, 128 steps) is compared with such a bound too, and with one at the best rate of a product of
+its own shapes.
 """
 
 from __future__ import annotations
@@ -18,14 +20,20 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxrl_hpc.bench.cases import dqn, our_config
+from jaxrl_hpc.bench.cases import Work, dqn, our_config, ppo
 from jaxrl_hpc.bench.interleave import machine_facts
 from jaxrl_hpc.ops.optimise import of_params
 
+if TYPE_CHECKING:
+    from jaxrl_hpc.runtime.build import Parts
+    from jaxrl_hpc.runtime.seeds import SeedRunner
+
 WIDTHS = (64, 128, 256, 512, 1024)
 PIECES = ("act and step", "add", "sample", "gradient", "apply")
+WIDE, BOUND_GOAL = 256, 0.6  # DQN: from this width on so much of the bound should be reached
+PPO_GOAL = 36 / 27  # an iteration of PPO, in units of its bound at the rate of its own shapes
 LARGE = 1024  # side of the product that shows the core's best rate
 
 
@@ -43,23 +51,72 @@ def update_flops(sizes: list[int], batch: int) -> int:
     return 3 * sum(layers) + sum(layers) + sum(layers[1:])
 
 
-def loops(width: int, length: int) -> dict[str, Callable[[], Any]]:
-    """Piece -> a call that runs it `length` times, compiled and warm."""
-    import jax
-    import jax.numpy as jnp
+def ppo_flops(work: Work) -> int:
+    """Of the matrix products of an iteration of PPO on CartPole: its unroll and all of its updates.
 
+    Policy and value have networks of their own. The policy acts; the values of the unroll and of what follows
+    it take one pass.
+    """
+    policy, value = [4, work.width, work.width, 2], [4, work.width, work.width, 1]
+    steps = work.num_envs * work.unroll_length
+
+    def passes(sizes: list[int], rows: int, back: bool) -> int:
+        layers = [2 * rows * a * b for a, b in itertools.pairwise(sizes)]
+        return sum(layers) * (2 if back else 1) + (sum(layers[1:]) if back else 0)
+
+    unroll = passes(policy, steps, False) + passes(value, steps + work.num_envs, False)
+    return unroll + work.epochs * sum(passes(sizes, steps, True) for sizes in (policy, value))
+
+
+def ready(work: Work) -> tuple[Parts, SeedRunner]:
+    """The workload on one thread, compiled and initialised."""
     from jaxrl_hpc import config as configs
-    from jaxrl_hpc import rollout
     from jaxrl_hpc.runtime import machine
     from jaxrl_hpc.runtime.build import build
     from jaxrl_hpc.runtime.train import lanes_of, make_runner
 
-    config = configs.from_dict(our_config(dqn(8, capacity=8_192, width=width)))
+    config = configs.from_dict(our_config(work))
     machine.prepare(config, 1)
     parts = build(config)
     runner = make_runner(config, parts, lanes_of(config))
     runner.compile()
     runner.initialise()
+    return parts, runner
+
+
+def ppo_bound(rounds: int, rate: float) -> dict[str, Any]:
+    """An iteration of PPO beside the time of its matrix products at two rates."""
+    work = ppo(64)
+    samples = []
+    runner = ready(work)[1]
+    for _ in range(rounds):
+        start = time.process_time()
+        runner.step(10)
+        runner.wait()
+        samples.append((time.process_time() - start) / 10 * 1e3)
+    flops = ppo_flops(work)
+    rows = work.num_envs * work.unroll_length // work.minibatches
+    own_rate = best_rate(rounds, rows, work.width)
+    return {
+        "title": f"PPO, {work.num_envs} environments × {work.unroll_length} steps",
+        "milliseconds": statistics.median(samples),
+        "flops": flops,
+        "rows": rows,
+        "width": work.width,
+        "own_flops_per_second": own_rate,
+        "bound_milliseconds": flops / rate * 1e3,
+        "own_bound_milliseconds": flops / own_rate * 1e3,
+    }
+
+
+def loops(width: int, length: int) -> dict[str, Callable[[], Any]]:
+    """Piece -> a call that runs it `length` times, compiled and warm."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxrl_hpc import rollout
+
+    parts, runner = ready(dqn(8, capacity=8_192, width=width))
     state = jax.tree.map(jnp.copy, runner.states[0])  # the runner's own is donated
     env, agent, replay = parts.env, parts.agent, parts.replay
     assert replay is not None
@@ -108,19 +165,21 @@ def loops(width: int, length: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def best_rate(rounds: int) -> float:
-    """Floating-point operations per CPU second of a large product."""
+def best_rate(rounds: int, rows: int = LARGE, width: int = LARGE) -> float:
+    """Floating-point operations per CPU second of products of [rows, width] and [width, width]."""
     import jax
     import jax.numpy as jnp
 
-    x = jnp.ones((LARGE, LARGE), jnp.float32)
-    product = jax.jit(lambda a: a @ a)
+    x, weight = jnp.ones((rows, width), jnp.float32), jnp.full((width, width), 1 / width, jnp.float32)
+    flops = 2 * rows * width**2
+    repeats = max(1, 2 * LARGE**3 // flops)
+    product = jax.jit(lambda x: jax.lax.fori_loop(0, repeats, lambda _, x: x @ weight, x))
     jax.block_until_ready(product(x))
     best = 0.0
     for _ in range(rounds):
         start = time.process_time()
         jax.block_until_ready(product(x))
-        best = max(best, 2 * LARGE**3 / (time.process_time() - start))
+        best = max(best, repeats * flops / (time.process_time() - start))
     return best
 
 
@@ -147,7 +206,8 @@ def measure(quick: bool, say: Callable[[str], None] = lambda text: None) -> dict
         flops = update_flops([4, line["width"], line["width"], 2], 128)
         line["flops"], line["bound_microseconds"] = flops, flops / rate * 1e6
         line["part_of_bound"] = line["bound_microseconds"] / line["microseconds"]["whole iteration"]
-    return {**report, "flops_per_second": rate, "machine": machine_facts()}
+    say("PPO")
+    return {**report, "ppo": ppo_bound(rounds, rate), "flops_per_second": rate, "machine": machine_facts()}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -163,6 +223,9 @@ def run(args: argparse.Namespace) -> int:
     table.add_row("arithmetic bound", *(f"{line['bound_microseconds']:,.1f}" for line in report["lines"]))
     table.add_row("reached of it", *(f"{line['part_of_bound']:.0%}" for line in report["lines"]))
     console.print(table)
+    ppo = report["ppo"]
+    bounds = f"{ppo['bound_milliseconds']:.1f} ms, {ppo['own_bound_milliseconds']:.1f} ms at its shapes' rate"
+    console.print(f"{ppo['title']}: {ppo['milliseconds']:.1f} ms of CPU an iteration, bound {bounds}")
     if args.json:
         Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
         console.print(f"written to {args.json}")

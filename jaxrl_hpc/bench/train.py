@@ -9,11 +9,12 @@ examples:
 
 The peers are rejax, sbx and stable-baselines3, from an environment of their own (`make bench` makes it), and
 purejaxrl from a checkout (--peer-path). Atari (`--only atari_ppo`) is measured only when requested. Every
-library runs in a process of its own, started as it is by default; where the table says pinned, held to one
-core. Steps and updates are counted by the libraries themselves. Compilation is measured separately,
-evaluation is excluded. Rounds alternate between the libraries, so that other load on the machine affects
-all alike: trust the ratios, not the rates. `returns` trains every library for the same number of steps and
-compares what they reach.
+library runs in a process of its own, started as it is by default; where the table says pinned, with one core
+from the start, and a pinned process that uses more ends the measurement. Steps and updates are counted by the
+libraries themselves. Compilation is measured separately and without a cache, evaluation is excluded. Rounds
+alternate between the libraries, so that other load on the machine affects all alike: trust the ratios, not
+the rates. `returns` trains every library for the same number of steps and compares what they reach. A --json
+file that exists keeps the cases that are not measured again.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from jaxrl_hpc.bench.cases import (
 )
 from jaxrl_hpc.bench.interleave import Entry, Peers, cpu_ratio, learn, machine_facts, ratio, take_turns
 from jaxrl_hpc.errors import UserError
+from jaxrl_hpc.read_files import read_json
 from jaxrl_hpc.runtime.host import available_cores
 
 EXTRA = ("slots", "priorities", "returns")
@@ -236,6 +238,33 @@ def measure(
     return report
 
 
+FACTS = ("quick", "seconds", "rounds", "peers", "machine")  # of a measurement: on what, and how
+
+
+def facts_of(report: dict[str, Any], name: str) -> dict[str, Any]:
+    """On what and how a case or part of a merged report was measured."""
+    return report.get("earlier", {}).get(name, {key: report[key] for key in FACTS})
+
+
+def record(path: Path) -> dict[str, Any]:
+    """An earlier report of this command."""
+    found = read_json(path)
+    if not isinstance(found, dict) or not {"cases", *FACTS} <= found.keys():
+        raise UserError(f"--json: {path} is there, and no record of `bench train`: give another file")
+    return found
+
+
+def merge(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """`now`, and from `before` what `now` has not measured; `earlier` has the facts of that."""
+    new = {case["name"] for case in now["cases"]} | now.keys()
+    kept = [case for case in before["cases"] if case["name"] not in new]
+    parts = {name: before[name] for name in EXTRA if name in before and name not in new}
+    earlier = {name: facts_of(before, name) for name in (*(case["name"] for case in kept), *parts)}
+    order = [*(case.name for case in (*CASES, *ATARI_CASES)), *(case["name"] for case in kept)]
+    cases = sorted((*kept, *now["cases"]), key=lambda case: order.index(case["name"]))
+    return now | parts | {"cases": cases} | ({"earlier": earlier} if earlier else {})
+
+
 def verdict(ratio: float, goal: float | None) -> str:
     if goal is None:
         return ""
@@ -266,10 +295,15 @@ def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.bench import train_tables
 
     console = Console()
+    target = Path(args.json) if args.json else None
+    before = record(target) if target and target.exists() else None
+
+    def merged(report: dict[str, Any]) -> dict[str, Any]:
+        return merge(before, report) if before else report
 
     def save(report: dict[str, Any]) -> None:
-        if args.json:
-            Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+        if target:
+            target.write_text(json.dumps(merged(report), indent=1) + "\n")
 
     with console.status("starting …") as status:
         report = measure(
@@ -299,6 +333,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.print(f"written to {args.json}")
     if args.plot:
-        train_tables.draw(report, Path(args.plot))
+        train_tables.draw(merged(report), Path(args.plot))
         console.print(f"drawn to {args.plot}")
     return 0

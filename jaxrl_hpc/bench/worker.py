@@ -1,6 +1,6 @@
 """Our side of `bench train`: one workload, in a separate process.
 
-    python -m jaxrl_hpc.bench.worker MODE WORK
+    python -m jaxrl_hpc.bench.worker WORK
 
 WORK is the JSON of `bench.cases.Work`; peers/worker.py does the same for other libraries.
 """
@@ -49,5 +49,5 @@ def make(work: Work) -> Loop:
 
 
 if __name__ == "__main__":
-    mode, text = sys.argv[1:]
-    serve(lambda: make(Work(**json.loads(text))), mode)
+    text = sys.argv[-1]  # scripts/compare_checkouts.py puts in front what earlier versions want
+    serve(lambda: make(Work(**json.loads(text))))

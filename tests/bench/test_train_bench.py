@@ -3,7 +3,9 @@
 import ast
 import itertools
 import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +69,43 @@ def test_work_that_is_not_the_same_is_refused():
     train.check_equal_work(case, [fair])
     with pytest.raises(UserError, match="the work is not the same"):
         train.check_equal_work(case, [fair, {"library": "sbx", "steps_per_update": 4.0}])
+
+
+def test_a_pinned_row_that_used_more_than_its_core_is_refused():
+    pinned = entry("rejax")._replace(mode="pinned")
+    held = interleave.describe(pinned, [sample(300, cpu=2.0), sample(300, cpu=2.1)])  # of two seconds
+    assert held["cores"] == pytest.approx(1.025)
+    with pytest.raises(UserError, match=r"rejax on x used 1\.35 cores, though it was pinned to one"):
+        interleave.describe(pinned, [sample(300, cpu=2.0), sample(300, cpu=2.7)])
+    assert interleave.describe(entry("rejax"), [sample(300, cpu=2.7)])["cores"] == pytest.approx(1.35)
+
+
+def cores_of_threads(process):
+    """How many cores each thread of a process may use."""
+    tasks = [int(task.name) for task in Path(f"/proc/{process}/task").iterdir()]
+    return [len(os.sched_getaffinity(task)) for task in tasks]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("library", ["ours", "rejax"])
+def test_all_threads_of_a_pinned_worker_have_one_core(library):
+    pytest.importorskip("rejax")
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("there is one core only")
+    entries = [Entry(library, "ppo", cases.ppo(2, unroll_length=16), mode) for mode in ("pinned", "default")]
+    with interleave.workers_of(entries, Peers(), lambda text: None) as (pinned, default):
+        found = cores_of_threads(pinned.process.pid)
+        assert len(found) > 1 and set(found) == {1}
+        assert set(cores_of_threads(default.process.pid)) == {len(before)}
+    assert os.sched_getaffinity(0) == before
+
+
+def test_workers_compile_everything_themselves(monkeypatch, tmp_path):
+    program = "import os; print('{\"cache\": \"' + os.environ['JAX_ENABLE_COMPILATION_CACHE'] + '\"}')"
+    monkeypatch.setattr(Peers, "command", lambda self, entry: [sys.executable, "-c", program])
+    with interleave.workers_of([entry("ours")], Peers(), lambda text: None) as (worker,):
+        assert worker.ready == {"cache": "false"}
 
 
 def test_goals_count_against_the_best_peer():
@@ -199,6 +238,18 @@ def test_flops_of_an_update_are_what_the_compiler_counts():
     assert counted == pytest.approx(update_flops(sizes, batch), rel=0.05)
 
 
+def test_flops_of_an_iteration_of_ppo_are_those_of_its_products():
+    from jaxrl_hpc.bench.profile import ppo_flops
+
+    # a layer of 2 x 4 x 2 multiplications and additions, ... : one minibatch, one epoch, by hand
+    work = cases.ppo(1, unroll_length=1, epochs=1, minibatches=1, width=2)
+    policy, value = 2 * (8 + 4 + 4), 2 * (8 + 4 + 2)
+    without_first_input = 2 * (4 + 4), 2 * (4 + 2)
+    updates = 2 * (policy + value) + sum(without_first_input)
+    assert ppo_flops(work) == policy + 2 * value + updates
+    assert ppo_flops(work._replace(epochs=3)) == policy + 2 * value + 3 * updates
+
+
 def fake_turns(entries, seconds, rounds, say=lambda text: None, peers=None):
     """Rates fall with the number at the end of a case's name; nothing runs."""
     say("turn")
@@ -221,6 +272,31 @@ def test_replay_sizes_and_tables(monkeypatch, capsys, tmp_path):
     assert [line["slots"] for line in ours] == [slots for slots, _ in cases.SLOTS]
     assert [line["slowdown"]["median"] for line in ours] == pytest.approx([1, 1.5, 2, 2.5])
     assert "1,048,576" in capsys.readouterr().out
+
+
+def test_a_measurement_keeps_the_cases_that_it_leaves_out(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(train, "take_turns", fake_turns)
+    monkeypatch.setattr(train, "find_peers", lambda *_: (Peers(), {"rejax": "0.1.3", "purejaxrl": "31756b1"}))
+    target = tmp_path / "bench.json"
+    command = ["bench", "train", "--quick", "--json", str(target), "--only"]
+    assert main.main([*command, "dqn_8_seeds_16", "dqn_8", "slots"]) == 0
+    first = json.loads(target.read_text())
+    assert main.main([*command, "dqn_8", "double_dqn_8", "--rounds", "2"]) == 0
+    report = json.loads(target.read_text())
+    assert [case["name"] for case in report["cases"]] == ["dqn_8", "double_dqn_8", "dqn_8_seeds_16"]
+    assert report["cases"][2] == first["cases"][1] and report["slots"] == first["slots"]
+    assert report["rounds"] == 2 and len(report["cases"][0]["results"][0]["rounds"]) == 2
+    assert {name: facts["rounds"] for name, facts in report["earlier"].items()} == {
+        "dqn_8_seeds_16": 3,
+        "slots": 3,
+    }
+    assert train.facts_of(report, "dqn_8_seeds_16")["machine"] == first["machine"]
+    assert train.facts_of(report, "dqn_8")["rounds"] == 2
+    assert main.main([*command, "dqn_8_seeds_16", "slots", "--rounds", "4"]) == 0
+    assert set(json.loads(target.read_text())["earlier"]) == {"dqn_8", "double_dqn_8"}
+    target.write_text("[]")
+    assert main.main([*command, "dqn_8_seeds_16"]) == 2
+    assert "no record of `bench train`" in capsys.readouterr().err
 
 
 def test_threads_command(monkeypatch, capsys, tmp_path):

@@ -49,10 +49,8 @@ def learn(loop: Loop, steps: int) -> dict[str, float]:
     return {"env_steps": done, "updates": updates, "return": loop.evaluate()}
 
 
-def serve(make: Callable[[], Loop], mode: str) -> None:
-    """Answer until the input ends. `mode` pinned holds this process to one core."""
-    if mode == "pinned":
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def serve(make: Callable[[], Loop]) -> None:
+    """Answer until the input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # whatever else is printed goes elsewhere
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

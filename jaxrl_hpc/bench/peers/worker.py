@@ -1,6 +1,6 @@
 """One peer on one workload, in a separate process.
 
-    PYTHON jaxrl_hpc/bench/peers/worker.py LIBRARY MODE WORK [PATH]
+    PYTHON jaxrl_hpc/bench/peers/worker.py LIBRARY WORK [PATH]
 
 PYTHON is that of the environment in which the peers are installed (`make bench`). WORK is the JSON of
 `bench.cases.Work`, PATH the checkout of a peer that is not a package.
@@ -22,6 +22,6 @@ ADAPTERS = {
 }
 
 if __name__ == "__main__":
-    library, mode, work, *path = sys.argv[1:]
+    library, work, *path = sys.argv[1:]
     adapter = importlib.import_module(ADAPTERS[library])
-    serve(lambda: adapter.make(library, json.loads(work), *path), mode)
+    serve(lambda: adapter.make(library, json.loads(work), *path))
