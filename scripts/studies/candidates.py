@@ -104,6 +104,17 @@ def two_iterations_at_once() -> None:
     fused.repeat = repeat
 
 
+def seeds_by_vmap() -> None:
+    """As `run.seeds_mode: auto` does on accelerators; on CPUs it runs a program per seed."""
+    config_of = worker.our_config
+
+    def stacked(work: cases.Work) -> dict[str, Any]:
+        config = config_of(work)
+        return config | {"run": config["run"] | {"seeds_mode": "vmap"}}
+
+    worker.our_config = stacked
+
+
 Forward = Callable[[Any, Any], Any]
 Values = Callable[[Forward, Any, Any, Any, Any], tuple[Any, Any, Any]]
 
@@ -176,7 +187,7 @@ def written_again(
     dqn.make = other
 
 
-DQN, PPO, TD3 = "double_dqn_8", "ppo_64", "td3"
+DQN, PPO, TD3, SEEDS = "double_dqn_8", "ppo_64", "td3", "dqn_8_seeds_16"
 CANDIDATES = {
     "keys": Candidate(True, "random words as one compiled call", keys_by_xla, (DQN, PPO, TD3)),
     "weights": Candidate(
@@ -210,6 +221,7 @@ CANDIDATES = {
     "adam": Candidate(False, "Adam over one flattened vector", flat_adam, (DQN, PPO, TD3)),
     "metrics": Candidate(False, "no metrics but the loss (a bound on cheaper ones)", no_metrics, (DQN,)),
     "unroll": Candidate(False, "two iterations per turn of the loop", two_iterations_at_once, (DQN, TD3)),
+    "vmap": Candidate(False, "all seeds stacked in one program", seeds_by_vmap, (SEEDS,)),
 }
 
 
@@ -253,7 +265,7 @@ def main() -> None:
         return
     report: dict[str, Any] = {"quick": False, "seconds": args.seconds, "rounds": args.rounds}
     report["machine"] = interleave.machine_facts()
-    report["cases"] = [compared(name, args.rounds, args.seconds) for name in (DQN, PPO, TD3)]
+    report["cases"] = [compared(name, args.rounds, args.seconds) for name in (DQN, PPO, TD3, SEEDS)]
     report["machine"]["load_after"] = interleave.machine_facts()["load"]
     TARGET.write_text(json.dumps(report, indent=1) + "\n")
     print(f"written to {TARGET}")
