@@ -265,9 +265,11 @@ def main() -> None:
         return
     report: dict[str, Any] = {"quick": False, "seconds": args.seconds, "rounds": args.rounds}
     report["machine"] = interleave.machine_facts()
-    report["cases"] = [compared(name, args.rounds, args.seconds) for name in (DQN, PPO, TD3, SEEDS)]
-    report["machine"]["load_after"] = interleave.machine_facts()["load"]
-    TARGET.write_text(json.dumps(report, indent=1) + "\n")
+    report["cases"] = []
+    for name in (DQN, PPO, TD3, SEEDS):
+        report["cases"].append(compared(name, args.rounds, args.seconds))
+        report["machine"]["load_after"] = interleave.machine_facts()["load"]
+        TARGET.write_text(json.dumps(report, indent=1) + "\n")
     print(f"written to {TARGET}")
 
 
