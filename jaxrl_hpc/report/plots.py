@@ -61,7 +61,7 @@ def learning_curves(runs: Sequence[RunData], kind: str, column: str) -> Figure:
         figure = Figure(figsize=(9.2, 4.0 if len(runs) > 1 else 3.6), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for panel, axis in zip(axes, ("env_steps", "wall_seconds"), strict=True):
-            for run, shade in zip(runs, colors_of([run.name for run in runs]), strict=True):
+            for run, shade in zip(runs, _colors(runs), strict=True):
                 draw_curve(panel, run, kind, column, axis, shade)
             horizontal_axis(panel, axis)
         axes[0].set_ylabel(title(column))
@@ -72,32 +72,35 @@ def learning_curves(runs: Sequence[RunData], kind: str, column: str) -> Figure:
 
 
 def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: bool) -> Figure:
-    """One panel per run, against steps; with a `shared` scale the other runs are drawn in grey."""
+    """One panel per run, against steps, in its agent's colour; with a `shared` scale the others are grey."""
     columns = min(3, len(runs)) if len(runs) != 4 else 2
     rows = -(-len(runs) // columns)
     one_agent = len({run.agent for run in runs}) == 1
     one_each = one_agent and len({run.env for run in runs}) == len(runs)  # the environment says it all
     with matplotlib.rc_context(MATPLOTLIB):
         figure = Figure(figsize=(9.2, 2.3 * rows + 0.4), layout="constrained")
-        axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flat
-        for panel, run, shade in zip(axes, runs, colors_of([run.name for run in runs]), strict=False):
+        axes = list(figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flat)
+        for panel in axes[len(runs) :]:
+            panel.set_visible(False)
+        for index, (panel, run) in enumerate(zip(axes, runs, strict=False)):
             for other in runs if shared else ():
                 curve = other.curve(kind, column)
                 if other is not run and curve is not None:
                     panel.plot(curve.x, curve.value, color=LINE, linewidth=0.9, zorder=1)
-            draw_curve(panel, run, kind, column, "env_steps", shade)
+            draw_curve(panel, run, kind, column, "env_steps", _colors([run])[0])
             panel.set_title(run.env if one_each else words(run.name.rpartition("/")[2]), fontsize=9.5)
             horizontal_axis(panel, "env_steps")
-        unused = list(axes)[len(runs) :]
-        for panel in unused:
-            panel.set_visible(False)
-        for panel in list(axes)[len(runs) - columns : len(runs)]:
-            panel.tick_params(labelbottom=True)
-        for panel in list(axes)[: max(0, len(runs) - columns)]:
-            panel.set_xlabel("")
+            if index + columns < len(runs):  # another panel is below
+                panel.set_xlabel("")
+            else:
+                panel.tick_params(labelbottom=True)
         figure.supylabel(title(column), fontsize=10, color=MUTED)
         _head(figure, runs)
     return figure
+
+
+def _colors(runs: Sequence[RunData]) -> list[str]:
+    return colors_of([run.name.rpartition("/")[2] for run in runs], [run.agent for run in runs])
 
 
 def _head(figure: Figure, runs: Sequence[RunData]) -> None:
@@ -163,7 +166,7 @@ def spread_note(seeds: Sequence[int]) -> str:
         "few": "mean and range of fewer than 5 seeds",
         "one": "one seed",
     }
-    return "; ".join(text for kind, text in texts.items() if kind in kinds and kinds != {"one"})
+    return "; ".join(text for kind, text in texts.items() if kind in kinds)
 
 
 def draw_curve(

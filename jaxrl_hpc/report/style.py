@@ -1,23 +1,35 @@
 """One look and one vocabulary for pages, plots, notebooks and studies: colours, names, units.
 
-Colours have a meaning where they can: an agent keeps its colour on every figure (`colors_of`). Names in
+Colours have a meaning: an agent keeps its colour on every figure, entries of one agent are shades of it
+(`colors_of`). Names in
 configs and metrics become words (`words`, `title`), metrics with their unit.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
 
-# distinguishable on white and on dark, and for colour-blind readers as far as eight colours allow
-PALETTE = ("#2f6fdf", "#d9660a", "#0f8f6d", "#a845c0", "#d0303f", "#1690b2", "#8f7314", "#6a5acd")
-DARK_PALETTE = ("#74a5ff", "#ff9d4d", "#3fcf9f", "#d48ae6", "#ff7b86", "#5ccbe6", "#d3b34a", "#a99cf5")
+# Distinguishable on white and on dark; between neighbours in common figures also for colour-blind readers.
+PALETTE = (
+    "#2f6fdf", "#d9660a", "#0f8f6d", "#a845c0", "#d0303f", "#1690b2", "#8f7314", "#b0206f", "#104f60",
+    "#7a3e12", "#7c4dff", "#3f6b12",
+)  # fmt: skip
+DARK_PALETTE = (
+    "#74a5ff", "#ff9d4d", "#3fcf9f", "#d48ae6", "#ff7b86", "#5ccbe6", "#d3b34a", "#ff9fd0", "#dfe9f5",
+    "#c98f6a", "#9d7bff", "#ccf08a",
+)  # fmt: skip
 INK, MUTED, LINE, GRID = "#1b2130", "#5b6270", "#b8bec9", "#e7eaf0"
 REFERENCE = "#7b8494"  # reference lines: targets, other controllers
 
-# families of agents, in the order of the palette
-FAMILIES = ("dqn", "ppo", "a2c", "td3", "ddpg", "apex", "recurrent_dqn", "dyna_q")
+# Agents, in the order of the palette; of several that a name contains the last one counts (mbpo_td3 is MBPO)
+FAMILIES = (
+    "dqn", "ppo", "a2c", "td3", "ddpg", "apex", "recurrent_dqn", "dyna_q", "sac", "pqn", "mbpo", "iql",
+)  # fmt: skip
+ALIASES = {"ape-x": "apex", "impala": "a2c", "a3c": "a2c"}
+SHADES = ((INK, 0.0), (INK, 0.45), ("#ffffff", 0.4))  # of entries with the same agent: colour mixed in, share
 
 MATPLOTLIB: Any = {
     "figure.dpi": 150,
@@ -113,20 +125,44 @@ def color_index(names: Sequence[str]) -> list[int]:
     """A place in the palette for each name: that of its agent if it is free, else the next free one."""
     taken: list[int] = []
     for name in names:
-        own = [i for i, family in enumerate(FAMILIES) if _is_of(family, name)]
-        wanted = own[-1] if own else len(taken) % len(PALETTE)
+        wanted = family(name) if family(name) is not None else len(taken) % len(PALETTE)
         free = [i for i in range(len(PALETTE)) if i not in taken] or list(range(len(PALETTE)))
         taken.append(wanted if wanted in free else free[0])
     return taken
 
 
-def colors_of(names: Sequence[str]) -> list[str]:
-    """Colours of entries by their names."""
-    return [PALETTE[index] for index in color_index(names)]
+def colors_of(names: Sequence[str], agents: Sequence[str] = ()) -> list[str]:
+    """Colours of curves in one figure: entries of the same agent are shades of its colour.
+
+    `agents` says which agent an entry is whose name does not tell it. Entries without one, and those of one
+    agent whose names do not repeat it, get free colours.
+    """
+    owners = [family(name) for name in names]
+    if len(set(agents)) == len(agents) or any(owner is not None for owner in owners):
+        hints = [family(agent) for agent in agents or [""] * len(names)]
+        owners = [hint if owner is None else owner for owner, hint in zip(owners, hints, strict=True)]
+    free = itertools.cycle([i for i in range(len(PALETTE)) if i not in owners] or range(len(PALETTE)))
+    places = [next(free) if owner is None else owner for owner in owners]
+    found = [""] * len(names)
+    # the entry that is named after its agent alone has the pure colour
+    for index in sorted(range(len(names)), key=lambda i: (len(re.split(r"\W|_", names[i])), i)):
+        own = [c for c in (_mixed(places[index], *shade) for shade in SHADES) if c not in found]
+        found[index] = own[0] if own else PALETTE[next(free)]
+    return found
 
 
-def _is_of(family: str, name: str) -> bool:
-    return re.search(rf"(^|[^a-z0-9]){family}($|[^a-z0-9])", name.lower()) is not None
+def family(name: str) -> int | None:
+    """The place in the palette of the agent that a name contains, if any."""
+    text = name.lower()
+    for alias, meant in ALIASES.items():
+        text = re.sub(rf"(^|[^a-z0-9]){alias}($|[^a-z0-9])", rf"\1{meant}\2", text)
+    own = [i for i, one in enumerate(FAMILIES) if re.search(rf"(^|[^a-z0-9]){one}($|[^a-z0-9])", text)]
+    return own[-1] if own else None
+
+
+def _mixed(place: int, other: str, share: float) -> str:
+    pairs = zip(*(bytes.fromhex(c[1:]) for c in (PALETTE[place], other)), strict=True)
+    return "#" + "".join(f"{round((1 - share) * a + share * b):02x}" for a, b in pairs)
 
 
 def legend_under(panel: Any, columns: int = 1, below: float = 0.2) -> None:

@@ -224,7 +224,7 @@ def resize_figure(found: dict[str, Any], qbert: dict[str, Any]) -> Figure:
     if qbert:
         runs["one process"] = atari.as_run("qbert_ppo", qbert)
     named = {name: RunData(name, run.path, run.config, {}, run.table) for name, run in runs.items()}
-    return stretch.figure_of(named, [row["env_steps"] for row in found["phases"][:-1]])
+    return stretch.drawn("Qbert-Atari · PPO", {"": named}, [row["env_steps"] for row in found["phases"][:-1]])
 
 
 # -- the page ----------------------------------------------------------------
@@ -343,8 +343,8 @@ def products_section(found: dict[str, Any]) -> list[str]:
     lines += [""]
     if found["cores"] == 1:
         lines += [
-            "One core was to be had, so that the number of cores does not vary, and more workers cannot "
-            "be faster by themselves. "
+            "Only one core was available, so the number of cores does not vary, and more workers are not "
+            "faster by themselves. "
             + BUSY
             * (found["load"] > found["machine_cores"] + 1)
             + "Copies on more ranks whose steps sleep are "
@@ -375,10 +375,8 @@ def resize_section(found: dict[str, Any], record: dict[str, Any], published: dic
         f"Episodes in progress that were given up, counted in the summary: {found['restarted_episodes']} "
         f"({COPIES} games, {changes} changes: {COPIES * changes} expected); others lost: "
         f"{found['dropped_episodes']}. Parameters, Adam's state, the schedule of the step size and all "
-        f"counts go "
-        "on: with an environment inside the program the run even has the same bits as one that nobody "
-        "touched "
-        "([a run on a changing number of ranks](stretch.md)).",
+        "counters continue: with an environment inside the program the run has the same bits as an "
+        "uninterrupted one ([a run on a changing number of ranks](stretch.md)).",
         "",
         f"Score at the end: {found['eval_return_score']:,.0f}; unchanged runs of one process, 500k actions: "
         + (

@@ -32,8 +32,9 @@ def store(
     runs: Iterable[RunData],
     metric: str = "eval_return",
     keep: Collection[str] = (),
+    **more: Any,
 ) -> None:
-    """`keep`: names of runs whose stored curves stay if they are not among `runs`."""
+    """`keep`: names of runs whose stored curves stay if they are not among `runs`; `more`: of the figure."""
     entries = []
     for run in runs:
         seeds = [
@@ -49,7 +50,7 @@ def store(
         stored = json.loads(path.read_text())["runs"]
         entries += [entry for entry in stored if entry["name"] in keep and entry["name"] not in new]
     CURVES.mkdir(parents=True, exist_ok=True)
-    content = {"script": script, "metric": metric, "runs": entries}
+    content = {"script": script, "metric": metric, **more, "runs": entries}
     path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
 

@@ -34,7 +34,7 @@ from jaxrl_hpc.metrics.units import count, duration
 from jaxrl_hpc.ops.statistics import score
 from jaxrl_hpc.report.data import RunData, load_run, load_runs
 from jaxrl_hpc.report.plots import learning_curves
-from jaxrl_hpc.report.style import MUTED, REFERENCE
+from jaxrl_hpc.report.style import LINE, MUTED, REFERENCE
 from jaxrl_hpc.runs.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -731,7 +731,9 @@ def annotate(figure: Figure, study: Study) -> None:
     if study.episode_steps and len(panels) == 2:
         per = study.episode_steps
         top = panels[0].secondary_xaxis("top", functions=(lambda x: x / per, lambda x: x * per))
-        top.set_xlabel("Episodes")
+        top.set_xlabel("Episodes", color=MUTED)
+        top.tick_params(colors=MUTED)
+        top.spines["top"].set_color(LINE)
         top.xaxis.set_major_formatter(EngFormatter(sep=""))
     for label, rule, limited in study.references:
         value = reference(rule, limited)

@@ -1,9 +1,9 @@
-"""One run on 4, then 2, then 1 ranks, beside runs that nobody touched (the Cray XC paper's 128 → 64 → 32).
+"""One run on 4, then 2, then 1 ranks, beside uninterrupted runs (the Cray XC paper's 128 → 64 → 32).
 
     python scripts/studies/stretch.py [--steps 300000] [--seeds 3] [--runs runs/studies/stretch]
 
-A third of the way through its budget the run is told to stop by a signal on one rank; it saves, and is
-resumed on half as many ranks; again at two thirds. Writes docs/results/stretch.md and .png.
+After a third of its budget a signal on one rank stops the run; it saves, and is resumed on half as many
+ranks; again after two thirds. Writes docs/results/stretch.md and .png.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import curves  # beside this file
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
 from jaxrl_hpc.metrics.parquet import read_metrics, without_clock
 from jaxrl_hpc.ops.statistics import FEW
 from jaxrl_hpc.report.data import RunData, load_run
-from jaxrl_hpc.report.plots import draw_curve
-from jaxrl_hpc.report.style import MATPLOTLIB, color
+from jaxrl_hpc.report.plots import draw_curve, heading, note, spread_note
+from jaxrl_hpc.report.style import MATPLOTLIB, PALETTE, REFERENCE, color
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 CONFIG = "workflows/cartpole_ppo_sharded"
@@ -55,7 +57,7 @@ def command(folder: Path, ranks: int, training: Sequence[str]) -> list[str]:
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """What rank 0 last said of itself."""
+    """The latest status record of rank 0."""
     try:
         return json.loads((folder / "ranks" / "0.json").read_text())
     except (OSError, ValueError):
@@ -100,20 +102,41 @@ def fixed(folder: Path, ranks: int, options: argparse.Namespace, exact: bool) ->
         phase(folder, ranks, None, words(options, exact))
 
 
-def figure_of(runs: dict[str, RunData], marks: list[int]) -> Figure:
+def figure_of(study: str) -> Figure:
+    """From the stored curves: runs that have to agree to the bit on the left, the others on the right."""
+    runs, _ = curves.load(study)
+    exact = {run.name.partition(",")[0]: run for run in runs if run.name.endswith("deterministic")}
+    fast = {run.name: run for run in runs if not run.name.endswith("deterministic")}
+    marks = json.loads((curves.CURVES / f"{study}.json").read_text())["marks"]
+    return drawn(heading(runs), {"deterministic": exact, "as fast as possible": fast}, marks)
+
+
+def drawn(title: str, panels: dict[str, dict[str, RunData]], marks: list[int]) -> Figure:
     """Curves of the runs, with dotted lines where the number of ranks changed."""
     with matplotlib.rc_context(MATPLOTLIB):
-        figure = Figure(figsize=(7.5, 3.6), layout="constrained")
-        panel = figure.subplots()
-        for index, (_, run) in enumerate(runs.items()):
-            draw_curve(panel, run, "eval", "eval_return", "env_steps", color(index))
-        for mark in marks:
-            panel.axvline(mark, color="#888888", linestyle=":", linewidth=1.2)
-        panel.set_xlabel("Environment steps")
-        panel.set_ylabel("Evaluation return")
-        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-        lines = [line for line in panel.get_lines() if not str(line.get_label()).startswith("_")]
-        figure.legend(lines[: len(runs)], list(runs), loc="outside lower left", ncols=4, fontsize=8.5)
+        figure = Figure(figsize=(9.2, 3.6), layout="constrained")
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        shades = iter(range(len(PALETTE)))
+        handles: dict[str, Line2D] = {}
+        for panel, (kind, runs) in zip(axes, panels.items(), strict=True):
+            for place, (name, run) in enumerate(runs.items()):
+                before = len(panel.get_lines())
+                draw_curve(panel, run, "eval", "eval_return", "env_steps", color(next(shades)))
+                line = next(one for one in panel.get_lines()[before:] if one.get_label()[0] != "_")
+                if place == 0 and kind:  # wider, so that it is seen below a second one that is equal
+                    line.set_linewidth(3 * line.get_linewidth())
+                    line.set_alpha(0.5)
+                handles[f"{name}, {kind}" if kind else name] = line
+            for mark in marks:
+                panel.axvline(mark, color=REFERENCE, linestyle=":", linewidth=1.2)
+            panel.set_title(kind[:1].upper() + kind[1:], fontsize=9.5)
+            panel.set_xlabel("Environment steps")
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes[0].set_ylabel("Evaluation return")
+        figure.legend(list(handles.values()), list(handles), loc="outside lower left", ncols=2, fontsize=8.5)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        seeds = [len(run.seeds) for runs in panels.values() for run in runs.values()]
+        note(figure, spread_note(seeds))
     return figure
 
 
@@ -194,7 +217,9 @@ def main() -> None:
     runs = {name: load_run(folder) for name, folder in folders.items()}
     marks = [row["env_steps"] for row in exact[:-1]]
     options.results.mkdir(parents=True, exist_ok=True)
-    figure_of(runs, marks).savefig(options.results / "stretch.png")
+    named = [RunData(name, run.path, run.config, {}, run.table) for name, run in runs.items()]
+    curves.store("stretch", "stretch", named, marks=marks)
+    figure_of("stretch").savefig(options.results / "stretch.png", dpi=110)
     (options.results / "stretch.md").write_text(page(options, folders, exact, fast))
     print(f"wrote {options.results / 'stretch.md'}")
 

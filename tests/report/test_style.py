@@ -33,11 +33,22 @@ def test_metrics_have_units_and_capitals() -> None:
 
 
 def test_agents_keep_their_colours_and_no_two_entries_share_one() -> None:
-    assert len(FAMILIES) == len(PALETTE) == len(DARK_PALETTE)
-    assert color_index(["ppo", "dqn"]) == [1, 0]
-    assert (
-        colors_of(["a2c_vtrace", "a2c"])[0] == PALETTE[2] and len(set(colors_of(["a2c", "a2c_vtrace"]))) == 2
-    )
-    assert color_index(["recurrent_dqn"]) == [6]
-    entries = [f"entry {i}" for i in range(8)]
-    assert sorted(color_index(entries)) == list(range(8))
+    assert len(FAMILIES) == len(set(PALETTE)) == len(set(DARK_PALETTE))
+    assert color_index(["ppo", "dqn"]) == [1, 0] and color_index(["recurrent_dqn"]) == [6]
+    assert sorted(color_index([f"entry {i}" for i in range(len(PALETTE))])) == list(range(len(PALETTE)))
+    for agent, place in (("sac", 8), ("pqn", 9), ("mbpo", 10), ("iql", 11)):
+        assert colors_of([agent]) == [PALETTE[place]]
+    assert colors_of(["BeamRider, PPO", "Breakout, IMPALA"]) == [PALETTE[1], PALETTE[2]]
+
+
+def test_entries_of_one_agent_are_shades_of_its_colour() -> None:
+    warm, plain, other = colors_of(["td3_warm", "td3", "ddpg"])
+    assert (plain, other) == (PALETTE[3], PALETTE[4]) and warm not in PALETTE
+    several = colors_of(["dqn_5_updates", "dqn_1_update", "dqn", "dqn_uniform", "dyna_q"])
+    assert several[2] == PALETTE[0] and several[4] == PALETTE[7] and len(set(several)) == 5
+
+
+def test_entries_whose_names_tell_no_agent() -> None:
+    assert colors_of(["before", "after"], ["ppo", "sac"]) == [PALETTE[1], PALETTE[8]]
+    assert colors_of(["plain", "dueling"], ["dqn", "dqn"]) == [PALETTE[0], PALETTE[1]]
+    assert colors_of(["some run"], ["mbpo"]) == [PALETTE[10]]
