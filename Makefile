@@ -47,7 +47,7 @@ train: install
 	$(BIN)/jaxrl-hpc train $(CONFIG) --overwrite
 	$(BIN)/jaxrl-hpc report runs/$(CONFIG)
 
-# Slurm and Chromium are used where they are installed; else the tests that need them skip, and the summary says so
+# Slurm and Chromium are used where they are installed; else the tests that need them are skipped and listed as such
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15
 test: install
 	$(PYTEST)

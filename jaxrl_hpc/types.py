@@ -47,7 +47,7 @@ class EnvSpec(NamedTuple):
     info_keys: tuple[str, ...] = ()  # per-step scalars in EnvStep.info, summed over an episode
     action_sizes: tuple[int, ...] = ()  # MultiDiscrete: the number of choices of each part of an action
     layout: tuple[Part, ...] = ()  # what was flattened into the observation; () if nothing was
-    action_mask: bool = False  # the observation's last `choices` elements tell which actions are allowed
+    action_mask: bool = False  # the observation's last `choices` elements are the mask of allowed actions
 
     @property
     def discrete(self) -> bool:
@@ -344,7 +344,7 @@ class Workflow(Protocol):
         """Become part of a job; collective.
 
         Returns:
-          the role of this process. Only those that learn go on; the others call `assist`.
+          the role of this process. Only those that learn continue; the others call `assist`.
         """
         ...
 

@@ -324,7 +324,7 @@ def endure(workflow: str, seed: int, work: Path, faults: int = 3) -> Outcome:
         if wrong:
             return wrong
         if code == 2:
-            return outcome("LOST", f"refused to go on: {job.text()[-500:]}")
+            return outcome("LOST", f"refused to resume: {job.text()[-500:]}")
         if code == 0:
             break
     else:

@@ -30,8 +30,8 @@ SAMPLE_SECONDS = 2.0
 
 
 def soak(workflow: str, minutes: float, work: Path) -> Outcome:
-    """The run lasts until told to end. A quarter of the time comes first for what is done once: compiling,
-    filling the replay, the first saves and evaluations, allocators' free lists. It is not judged."""
+    """The run lasts until a signal stops it. A quarter of the time comes first for what is done once:
+    compiling, filling the replay, the first saves and evaluations, allocators' free lists. It does not count."""
     folder = work / f"soak-{workflow}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -80,7 +80,7 @@ def soak(workflow: str, minutes: float, work: Path) -> Outcome:
 
 
 def env_steps(run: Path) -> int:
-    """As far as its metrics tell."""
+    """According to its metrics."""
     return max((row["env_steps"] for row in read_metrics(run).select(["env_steps"]).to_pylist()), default=0)
 
 

@@ -34,7 +34,7 @@ from jaxrl_hpc.comm.leftovers import describe, remove_leftovers
 
 SAVED = 75
 FINAL = {0: "finished", 2: "wrong input", SAVED: "stopped by a signal after saving"}
-# how launchers speak of a process that died: MPICH's mpiexec by PID, Open MPI's and srun by rank
+# how launchers report a process that died: MPICH's mpiexec by PID, Open MPI's and srun by rank
 BY_PID = re.compile(r"PID (\d+) RUNNING AT (\S+)")
 BY_ITSELF = re.compile(r"watchdog of rank \d+ [^;\n]*|rank \d+ of \d+ failed|error: rank \d+ of \d+: .*")
 BY_GUARD = re.compile(r"guard: process (\d+) on (\S+) died by signal \d+ at ([\d.]+)")
@@ -54,7 +54,7 @@ def ranks_by_pid(run_dir: Path) -> dict[str, dict]:
 
 
 def blame(output: str, run_dir: Path) -> list[str]:
-    """Sentences that name the ranks which broke: what a rank said itself, else what the launcher tells."""
+    """Sentences that name the ranks which broke: a rank's own report, else the launcher's."""
     said = [match[0].strip() for match in BY_ITSELF.finditer(output)]
     if said:
         return list(dict.fromkeys(said))
@@ -212,7 +212,7 @@ def main() -> int:
         what = "; ".join(reasons) or "no rank is named by the launcher"
         last = attempt == args.restarts
         again = "giving up" if last else "starting again from the newest checkpoint"
-        again = "told to stop, so it stays with the newest checkpoint" if stop.asked else again
+        again = "asked to stop, so the newest checkpoint is kept" if stop.asked else again
         print(f"mpi_restart: the job ended with code {status}: {what}; {again}", flush=True)
         if not (last or stop.asked):
             time.sleep(args.pause)

@@ -1,16 +1,23 @@
-"""Every kind of figure from stored data: no text lies on another, none leaves the picture."""
+"""Every kind of figure, from stored data where there is some: no text collides or is cut off."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from jaxrl_hpc.bench import replay, train_tables
+from jaxrl_hpc.bench import growth, replay, train_tables
+from jaxrl_hpc.envs.cahn_hilliard.figures import episode_figure as film_figure
+from jaxrl_hpc.envs.cahn_hilliard.policies import AnnealingEpisode
+from jaxrl_hpc.envs.exabooster import figures as exabooster_figures
+from jaxrl_hpc.envs.exabooster.episodes import BoosterEpisode
 from jaxrl_hpc.report.data import load_runs
 from jaxrl_hpc.report.plots import learning_curves
 from jaxrl_hpc.scaling import figure as scaling_figure
@@ -176,6 +183,94 @@ def test_many_runs_and_environments_get_panels_of_their_own(tmp_path: Path) -> N
     runs = [make_run(tmp_path / game, agent="a2c", env=game, seeds=3) for game in games]
     figure = learning_curves(load_runs(runs), "eval", "eval_return")
     assert flaws(figure) == [] and len(figure.axes) == 4
+
+
+def test_atari(drawn: list[Figure]) -> None:
+    script = study("atari")
+    figure = script.figure_of(script.read_record())
+    shown = [panel for panel in figure.axes if panel.get_visible()]
+    assert flaws(figure) == [] and all(panel.get_lines() for panel in shown)
+    assert "one seed" in {text.get_text() for text in figure.texts}
+
+
+def test_a_run_that_changes_its_size() -> None:
+    """As in the Cray paper's figure."""
+    script = study("cray")
+    qbert = study("atari").read_record()["runs"]["qbert_ppo"]
+    assert flaws(script.resize_figure(script.read()["resize"], qbert)) == []
+
+
+def test_transfer_between_plant_fits() -> None:
+    script = study("exabooster_fits")
+    assert flaws(script.figure_of(json.loads(script.DATA.read_text())["played"])) == []
+
+
+def test_speed_of_workflows(drawn: list[Figure]) -> None:
+    script = study("workflows_page")
+    known = json.loads((DATA / "workflows.json").read_text())
+    costs = script.base_costs(known, 0.002)
+    runs = [run for run in known["runs"].values() if run["group"] == "speed"]
+    found = script.fit(costs, runs)
+    fitted = {name: script.scaled(costs, found.slow, found.late, h) for name, h in found.handle.items()}
+    runs = [run for run in runs if run["variant"] in found.handle]
+    predicted = {
+        script.key(run): script.simulate(fitted[run["variant"]], script.plan_of(run)) for run in runs
+    }
+    script.draw(runs, predicted, script.extrapolated(fitted))
+    assert flaws(drawn[0]) == []
+
+
+def test_growth_with_size(drawn: list[Figure], tmp_path: Path) -> None:
+    lines = [{"size": n, "cpu_microseconds": 3e4 / n, "peak_bytes": 2e5 * n} for n in (8, 64, 512, 8192)]
+    axes = [{"name": a.name, "title": a.title, "unit": a.unit, "lines": lines} for a in growth.AXES]
+    growth.draw({"axes": axes}, tmp_path / "x.png")
+    assert flaws(drawn[0]) == []
+
+
+def asynchronous_runs(folder: Path, names: list[str], script) -> dict[str, list]:
+    """Runs of 3 seeds, one process each, with lags."""
+    found: dict[str, list] = {}
+    for name in names:
+        runs = []
+        for seed in range(3):
+            run = load_runs([make_run(folder / name.replace(" ", "_") / str(seed), seeds=1)])[0]
+            table = run.table.set_column(0, "seed", pa.array([seed] * len(run.table)))
+            for column in (*script.NAMES, "rho_clipped"):
+                table = table.append_column(column, pa.array([1 / len(script.NAMES)] * len(table)))
+            runs.append(replace(run, table=table))
+        found[name] = runs
+    return found
+
+
+def test_asynchronous_agents(tmp_path: Path) -> None:
+    script = study("asynchronous")
+    assert flaws(script.curves(asynchronous_runs(tmp_path, [e.name for e in script.agents()], script))) == []
+    runs = asynchronous_runs(tmp_path, [entry.name for entry in script.VTRACE], script)
+    assert flaws(script.vtrace_figure(runs)) == []
+
+
+def test_lag_by_construction(tmp_path: Path) -> None:
+    script = study("vtrace_lag")
+    run = load_runs([make_run(tmp_path / "run")])[0]
+    cases = [(vtrace, lag) for vtrace in script.WAYS for lag in script.LAGS]
+    assert flaws(script.figure_of({case: {"shipped": run, "tuned": run} for case in cases})) == []
+
+
+def test_episodes_and_statistics_of_exabooster() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.2, (4, 102))
+    for scale in (0.5, 2.0):  # better and worse than the regulator have different titles
+        episode = BoosterEpisode(np.arange(102) / 15, scale * noise[0], 103 + noise[1], noise[2], noise[3])
+        assert flaws(exabooster_figures.episode_figure(episode, "Minimum variance")) == []
+    rows = np.random.default_rng(0).normal(0, 0.2, (3000, 4, 5))
+    assert flaws(exabooster_figures.statistics_figure(rows)) == []
+
+
+def test_an_annealing() -> None:
+    generator = np.random.default_rng(0)
+    fields = [generator.normal(size=(32, 32)) for _ in range(5)]
+    structure = generator.uniform(size=(31, 200))
+    episode = AnnealingEpisode(np.full(31, 0.8), structure, np.full(30, -0.01), fields, [0, 8, 15, 22, 30])
+    assert flaws(film_figure(episode, "Constant 0.8", structure[0])) == []
 
 
 def test_a_collision_is_found() -> None:

@@ -1,5 +1,6 @@
 """What the scripts of studies compute themselves."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -58,13 +59,27 @@ def test_rows_of_runs_that_are_not_at_hand_are_kept(tmp_path) -> None:
     assert kept_rows(tmp_path / "none.md", ("entry",), ["a"]) == {}
 
 
-def test_figures_without_their_data_are_called_earlier_figures() -> None:
+# drawn from data of the repository, beside those of docs/data/curves; test_figures.py does it
+DRAWN = {
+    "atari", "cray_resize", "exabooster_fits", "intervals", "packing", "replay", "scaling_dqn_weak",
+    "scaling_ppo_strong", "scaling_ppo_weak", "window_collisions", "workflows", "workflows_solve",
+}  # fmt: skip
+SIMULATED = {"exabooster_reference_episode", "exabooster_statistics"}  # without training: drawn when wanted
+
+
+def test_pictures_of_results_are_shown_and_those_without_their_data_are_called_earlier_ones() -> None:
     docs = Path(__file__).resolve().parents[1] / "docs"
+    drawn = DRAWN | SIMULATED | {path.stem for path in (docs / "data" / "curves").glob("*.json")}
+    shown = set()
     for page in (docs / "results").glob("*.md"):
         text = page.read_text()
-        if "python scripts/studies/learning.py" in text and f"({page.stem}.png)" in text:
-            stored = (docs / "data" / "curves" / f"{page.stem}.json").exists()
-            assert stored != ("earlier figure" in text), page.name
+        pictures = set(re.findall(r"!\[[^\]]*\]\(([^)/]+)\)", text))
+        assert all((page.parent / picture).exists() for picture in pictures), page.name
+        earlier = {picture for picture in pictures if Path(picture).stem not in drawn}
+        assert bool(earlier) == ("no longer stored" in text), (page.name, earlier)
+        shown |= pictures
+    files = {path.name for kind in ("png", "svg") for path in (docs / "results").glob(f"*.{kind}")}
+    assert files == shown
 
 
 @pytest.mark.parametrize("script", [learning, simulators], ids=lambda script: script.__name__)

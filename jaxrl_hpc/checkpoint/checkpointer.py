@@ -114,7 +114,7 @@ class Checkpointer:
         return max(self.steps(), default=None)
 
     def steps(self) -> list[int]:
-        """Steps that can be restored as far as manifests and file sizes tell, oldest first."""
+        """Steps that can be restored judged by manifests and file sizes, oldest first."""
         found = []
         for sequence in sequences(self.directory):
             try:

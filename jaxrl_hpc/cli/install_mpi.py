@@ -20,7 +20,7 @@ from jaxrl_hpc.errors import UserError
 
 
 def install_mpi() -> None:
-    """Run the commands, one after the other; UserError with pip's last words if one fails."""
+    """Run the commands, one after the other; UserError with the end of pip's output if one fails."""
     folder = Path(sys.executable).parent  # where the mpicc of an installed MPICH is
     variables = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
     variables["CUDA_PATH"] = "/dev/null"  # nvcc without CUDA headers breaks mpi4jax's build

@@ -74,7 +74,7 @@ def chosen(rows: list[Any], kind: str, pattern: str) -> list[Any]:
 
 
 def configs(pattern: str) -> str:
-    """A line per config. Those in folders show their workflow, since their names already tell the
+    """A line per config. Those in folders show their workflow, since the name already states the
     environment."""
     from jaxrl_hpc.config.sources import config_files
 

@@ -173,10 +173,10 @@ def train_in(run_dir: Path, config: Config, ranks: Ranks, args: argparse.Namespa
             "start it without mpirun, or use workflow.name=sharded"
         )
 
-    def told(summary: dict[str, Any]) -> None:
+    def show(summary: dict[str, Any]) -> None:
         print(result_text(summary, run_dir), flush=True)
 
-    outcome = train(config, run_dir, resume=args.resume, overwrite=args.overwrite, told=told)
+    outcome = train(config, run_dir, resume=args.resume, overwrite=args.overwrite, on_summary=show)
     mpi_ranks.stop()
     return 0 if outcome.finished else EXIT_SAVED
 

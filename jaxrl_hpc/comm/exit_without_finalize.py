@@ -1,11 +1,11 @@
 """Exit of a process with a thread stuck inside MPI, or with a window that cannot be freed.
 
 MPI_Finalize would block forever, or crash, and a finished run would end with an error. So such a process
-exits without it: it flushes its output, waits for the other ranks, tells the launcher that it has finished,
-and exits with its own status. Without that message launchers kill the remaining ranks once the first one
+exits without it: it flushes its output, waits for the other ranks, notifies the launcher, and
+exits with its own status. Without that message launchers kill the remaining ranks once the first one
 has exited, and a rank that a busy machine runs a little later ends by signal 9.
 
-Functions called at exit are not told the status. A program therefore passes its main function through
+Functions called at exit do not get the status. A program therefore passes its main function through
 `with_status`, as the command line does; otherwise an uncaught exception counts as 1 and all else as 0.
 """
 

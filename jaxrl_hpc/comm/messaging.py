@@ -98,7 +98,7 @@ class Kind(IntEnum):
     STATE = 4  # actor: number of the snapshot, messages lost, packed state
     WANTED = 5  # actor: sequence of the unroll that it needs parameters for, in a replayed run
     SIGNAL = 6  # actor: number of a signal that asks the run to stop
-    GIVEN_UP = 7  # actor: episodes dropped and restarted since it last told
+    GIVEN_UP = 7  # actor: episodes dropped and restarted since the last such message
 
 
 class ControlMessage(NamedTuple):

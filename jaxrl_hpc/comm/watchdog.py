@@ -11,8 +11,8 @@ thread of the rank before it watches that file. Three things end the job:
   chunks (compiling, starting, a final evaluation) it has twelve times as long, and an hour at least.
 
 It relies on changes only, never on clocks of other machines. Time during which the watching process itself
-was suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also tell a launcher which
-rank a process was (scripts/mpi_restart.py).
+was suspended (scontrol suspend, SIGSTOP of all ranks) does not count. The files also map a process to its
+rank, for a launcher (scripts/mpi_restart.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     writer = MetricsWriter(run_dir); writer.restore(host["metrics"])       # after a kill
     read_metrics(run_dir)                                                  # pyarrow.Table, also meanwhile
 
-Rows are numbered from the start of the run and a part's name tells which it holds:
+Rows are numbered from the start of the run and a part's name states which it holds:
 `metrics/part-<first>-<end>.parquet`. A checkpoint records the number of rows; restoring it drops later rows,
 so a killed and resumed run has each row once. Small neighbouring parts are merged, up to a size that keeps
 memory flat in long runs: the merged part is written before the old ones are deleted, and readers take the
@@ -233,7 +233,7 @@ def _parse(part: Part, content: bytes) -> pa.Table:
     except (pa.ArrowException, OSError) as error:  # OSError: what pyarrow raises for a broken footer
         raise UserError(f"{part.path} is damaged: {error}") from error
     if table.num_rows != part.rows or not set(CORE_SCHEMA.names) <= set(table.column_names):
-        raise UserError(f"{part.path} is damaged: it does not hold the rows that its name tells")
+        raise UserError(f"{part.path} is damaged: it does not hold the rows that its name states")
     return table
 
 

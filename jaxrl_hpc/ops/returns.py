@@ -34,7 +34,7 @@ def fold_window(reward: Array, discount: Array, last: Array, gamma: Array) -> Fo
     chex.assert_equal_shape([reward, discount, last])
     window = reward.shape[0]
     total = reward[0]
-    alive = 1.0 - last[0].astype(reward.dtype)  # 1 while the episode goes on
+    alive = 1.0 - last[0].astype(reward.dtype)  # 1 until the episode ends
     factor = gamma * discount[0]
     final = jnp.zeros(reward.shape[1], jnp.int32)
     for i in range(1, window):  # n is small: unrolled, fuses into one pass

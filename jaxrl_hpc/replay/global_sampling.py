@@ -4,7 +4,7 @@ Every shard holds its own tree and rows. To draw a global batch of N:
 
 1. the masses (sums of priorities) of all S shards are gathered: S numbers (`mass`);
 2. every shard makes the same N draws from the same key, and `sum_tree.choose` with the masses as children
-   tells for each draw its owner and the fraction that remains: the first step of a descent;
+   gives the owner of each draw and the fraction that remains: the first step of a descent;
 3. each owner continues in its own tree and puts its rows into a zero buffer of packed rows (`offer`, for all
    shards of a device at once); one sum over devices (of integers, so exact) gives all N windows to all
    shards (`assemble`);

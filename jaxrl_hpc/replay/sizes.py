@@ -38,7 +38,7 @@ class ReplayConfig(ComponentConfig):
 
 
 class ReplaySizes(NamedTuple):
-    """Sizes in slots (time steps of all copies) unless said otherwise."""
+    """Sizes in slots (time steps of all copies) unless stated otherwise."""
 
     slots: int
     num_envs: int

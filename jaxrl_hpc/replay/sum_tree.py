@@ -14,7 +14,7 @@ children c and prefix sums P (in float64, in order),
 
     t = u·P[K-1],  j = #{k : P[k] <= t},  u <- (t - P[j-1]) / (P[j] - P[j-1])
 
-and the descent goes on in child j with the fraction that remains. Rescaling at every level keeps the
+and the descent continues in child j with the fraction that remains. Rescaling at every level keeps the
 float32 rounding of inner sums out of the probabilities, and 52 bits reach every positive leaf (a
 float32 uniform has 23 bits and misses about 2 % of 2^20 skewed leaves). P[j-1] <= t < P[j] holds by
 construction, so a leaf of priority zero is never returned.

@@ -134,7 +134,7 @@ def color_index(names: Sequence[str]) -> list[int]:
 def colors_of(names: Sequence[str], agents: Sequence[str] = ()) -> list[str]:
     """Colours of curves in one figure: entries of the same agent are shades of its colour.
 
-    `agents` says which agent an entry is whose name does not tell it. Entries without one, and those of one
+    `agents` are those of entries whose names contain none. Entries without one, and those of one
     agent whose names do not repeat it, get free colours.
     """
     owners = [family(name) for name in names]

@@ -1,7 +1,7 @@
 """The address at which the learner of a run waits for actors, and the token to join it.
 
 actors.json in the run directory: written as a whole, mode 0600 from the first byte on, removed when the
-learner ends. A killed learner leaves it behind, with an address at which nobody answers.
+learner ends. A killed learner leaves it behind, with an address that no longer answers.
 """
 
 from __future__ import annotations

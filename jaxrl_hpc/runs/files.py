@@ -117,7 +117,7 @@ def discard(path: Path) -> tuple[int, int]:
         raise UserError(f"{path} is not known to be a run directory: it is not deleted")
     names = list(known_files(path))
     size = 0
-    for name in sorted(names, key=lambda name: name == MARKER):  # the marker last, to be able to go on
+    for name in sorted(names, key=lambda name: name == MARKER):  # the marker last: repeatable
         size += (path / name).lstat().st_size
         (path / name).unlink()
     _remove_empty(path, names)

@@ -99,15 +99,15 @@ def train(
     segment: Segment | None = None,
     say: Callable[[str], None] = print,
     progress: type[Progress] = Progress,
-    told: Callable[[dict[str, Any]], None] = lambda _: None,
+    on_summary: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> TrainResult:
-    """Train as the config says, in runs/<name> unless told otherwise.
+    """Train as the config says, in `run_dir` or runs/<name>.
 
     `overwrite` moves an earlier run of this folder to the trash once the new one has been checked.
 
     In a job of several ranks all of them call this; rank 0 writes files and output. `say` gets lines of text,
-    `progress` displays the run's progress, `told` gets the summary once it is written, before pictures are
-    drawn.
+    `progress` displays the run's progress, `on_summary` gets the summary once it is written, before pictures
+    are drawn.
     """
     lanes = lanes_of(config) if lanes is None else lanes
     ranks = machine.ranks_of(config)
@@ -131,7 +131,7 @@ def train(
         if summary is not None:
             say(f"{run.path} is already finished")
             if ranks.first:
-                told(summary)
+                on_summary(summary)
             return TrainResult(True, summary)
         ranks.first_does(lambda: check_installed(config.run.trackers))
         config = engine.settle(config, ranks, saved.get("workflow", {}).get("engine", "auto"))
@@ -195,7 +195,7 @@ def train(
             results = summary
 
             def conclude() -> None:
-                told(results)
+                on_summary(results)
                 trainer.draw(results)
 
             trainer.ranks.first_does(conclude)  # of those that learn: others wait at the barrier below

@@ -82,7 +82,7 @@ def command(name: str, seed: int | str) -> list[str]:
 
 
 def train(name: str, seed: int) -> int:
-    """Exit code; 75 if it was told to stop, to be resumed by the same command."""
+    """Exit code; 75 if it was stopped by a signal; the same command resumes it."""
     words = [sys.executable, "-m", "jaxrl_hpc.cli.main", *command(name, seed)]
     if ENTRIES[name].ranks > 1:
         words = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ENTRIES[name].ranks), *words]

@@ -193,7 +193,7 @@ QBERT = [
 
 
 def resize(folder: Path) -> None:
-    """Phases that are done are not repeated; one that was stopped goes on."""
+    """Phases that are done are not repeated; one that was stopped is resumed."""
     rows: list[dict[str, Any]] = read().get("resize", {}).get("phases", [])
     if rows and not folder.exists():
         sys.exit(f"{folder} is gone: remove `resize` from {DATA.name} to begin again")
@@ -206,7 +206,7 @@ def resize(folder: Path) -> None:
         run = load_run(folder)
         steps, seconds = (max(run.table[name].to_pylist()) for name in ("env_steps", "wall_seconds"))
         if not run.summary if until is None else steps < until * CHUNK:
-            sys.exit(f"stopped; the same command goes on from {folder}")
+            sys.exit(f"stopped; the same command resumes {folder}")
         rows.append({"ranks": ranks, "env_steps": int(steps), "seconds": seconds, **circumstances(begun)})
         keep("resize", {"phases": rows})
     (curve,) = run.seed_curves("eval", "eval_return")
@@ -361,7 +361,7 @@ def resize_section(found: dict[str, Any], record: dict[str, Any], published: dic
         "",
         f"PPO on Qbert, {found['env_steps']:,} actions on {' → '.join(map(str, PHASES))} ranks, seed 1: at a "
         "third and at two thirds of the budget a signal makes all ranks save the same step and stop, and "
-        "half as many go on (the paper: 128 → 64 → 32 workers).",
+        "half as many continue (the paper: 128 → 64 → 32 workers).",
         "",
         "![curves](cray_resize.png)",
         "",
@@ -427,7 +427,7 @@ def scaling_section(report: dict[str, Any]) -> list[str]:
         f"message costs {1e6 * overhead_of(report):.0f} µs besides"
         + (" (measured for CartPole between two ranks with a core each)" if alone else "")
         + (
-            ". Waiting for the slowest node comes on top: delays on a shared core do not tell how much."
+            ". Waiting for the slowest node comes on top: delays on a shared core do not show how much."
             if alone
             else ". The last row adds waiting for the slowest node, whose delays are as those measured "
             "between two ranks here."
@@ -501,7 +501,7 @@ def page(found: dict[str, Any], record: dict[str, Any], published: dict[str, Any
         "- Its workers × games × cores fill a node of dozens of cores; here 16 games share what the table "
         "names.",
         "- The 84 minutes of its run on 128, 64 and 32 workers: ours has 4, 2 and 1 ranks on a shared core.",
-        "- Its figures' own values: only its text was at hand, so that no point of a curve is repeated here.",
+        "- The values in its figures: only its text was available, so no point of a curve is repeated here.",
         *([f"- Not yet measured: {', '.join(missing)}."] if missing else []),
     ]
     return "\n".join(lines) + "\n"

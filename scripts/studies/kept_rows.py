@@ -1,4 +1,4 @@
-"""Rows of a page whose runs are not at hand: they stay as they were written, with the commit that made them.
+"""Rows of a page whose runs are not stored here: they stay as written, with the commit that made them.
 
 So one entry of a study can be run again where all of them would take too long. A column that the page did not
 have yet is empty in kept rows.

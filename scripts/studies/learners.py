@@ -8,8 +8,8 @@
     python scripts/studies/learners.py page                   write docs/results/learners.md
 
 One cell at a time; each is a job of its own whose result goes into docs/data/learners.json at once, so that a
-study can be stopped at any time and goes on where it stopped. A cell's record says how many cores other work
-used meanwhile; `--calm CORES` measures cells anew during which it used more.
+study can be stopped at any time and continues where it stopped. A cell's record says how many cores other
+work used meanwhile; `--calm CORES` measures cells anew during which it used more.
 
 Settings, fixed before measuring: A2C with V-trace on CartPole, 8 copies per rank that acts, unrolls of 16
 steps, one unroll per learner and iteration, so that every environment step is learned from once whatever the
@@ -185,7 +185,7 @@ def config_of(cell: Cell, seconds: float) -> configs.Config:
 
 
 def on_ranks(cell: Cell, seconds: float, folder: Path) -> None:
-    """In a job: one run, which is told to stop so many seconds after its first chunk."""
+    """In a job: one run, stopped by a signal so many seconds after its first chunk."""
     plain, chunks = SeedRunner.step, itertools.count()
 
     def step(self: SeedRunner, iterations: int) -> Any:
@@ -241,7 +241,7 @@ def measure(cell: Cell, seconds: float) -> dict[str, Any]:
         command = [str(find_mpiexec()), "-n", str(cell.ranks), *work] if cell.ranks > 1 else work
         environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"NPROC": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        if done.returncode not in (0, 75) or not place.is_dir():  # 75: it was told to stop
+        if done.returncode not in (0, 75) or not place.is_dir():  # 75: stopped by the signal
             raise SystemExit(f"{cell.name} failed:\n{done.stdout[-1500:]}{done.stderr[-3000:]}")
         found = facts(cell, place)
     other_cores = (other_seconds() - others) / (time.monotonic() - begin)

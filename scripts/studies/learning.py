@@ -207,7 +207,7 @@ STUDIES = {
         "A2C on Pendulum-v1: settings before and after tuning",
         "Discount and decay of 0.9 with 4 copies and unrolls of 8 steps, against 0.95 with 16 and 16, which "
         "the config had before. A2C makes one update per unroll and sees each of its million steps once. The "
-        "two differ in all of these and in the number of updates, so the page does not tell which of them "
+        "two differ in all of these and in the number of updates, so the page does not show which of them "
         "matters. The shipped settings are the best of the grid below.",
         (
             Entry("a2c", "pendulum_a2c", 8, -200),
@@ -340,7 +340,7 @@ STUDIES = {
         "MemoryChain: what only a memory can solve",
         "A bit is shown once and asked for ten steps later: +1 for the right answer, −1 for the wrong one. "
         "The twins are the same configs without the LSTM (DQN instead of recurrent DQN); nothing they see at "
-        "the end tells the bit, so 0 is the best they can do. The machine did other work too: times are "
+        "the end reveals the bit, so 0 is the best they can do. The machine did other work too: times are "
         "upper bounds.",
         (
             Entry("recurrent_dqn", "memory_chain_recurrent_dqn", 8, 0.95),
@@ -359,7 +359,7 @@ STUDIES = {
         f"minatar_{game}_2m": Study(
             f"{title}, two million steps",
             "PPO and DQN with the same small CNN. DQN makes one update of 32 transitions per 32 steps, a "
-            "quarter of what its config makes of a step, so that it costs less than PPO. gymnax's reference "
+            "quarter of its config's updates per step, so that it costs less than PPO. gymnax's reference "
             f"PPO reaches {reference} after ten million steps (its documentation; SpaceInvaders under older "
             "rules). Greedy episodes of Breakout and SpaceInvaders are all alike, so that their scores are "
             "those of one or two episodes ([why scores scatter](minatar_evaluation.md)). Seeds of an entry "
@@ -793,15 +793,15 @@ def write_page(study: str) -> None:
     if all_curves:
         curves.store(study, "learning", runs, description.metric, shown)
         figure_of(study).savefig(RESULTS / f"{study}.png", dpi=110)
+    figure = [f"![learning curves]({study}.png)", ""] if (RESULTS / f"{study}.png").exists() else []
+    figure += [curves.EARLIER_FIGURE, ""] if figure and not all_curves else []
     not_again = (
         f"Not run again when this page was last written, with intervals as made then: {', '.join(kept)}."
     )
     lines = [
         *head(study),
         "",
-        f"![learning curves]({study}.png)",
-        *([] if all_curves else ["", curves.EARLIER_FIGURE]),
-        "",
+        *figure,
         "| " + " | ".join(COLUMNS) + " |",
         "|---" * len(COLUMNS) + "|",
         *(results[name] for name in names if name in results),

@@ -197,7 +197,7 @@ def head(study: str) -> list[str]:
 
 
 def write_page(study: str) -> None:
-    """Rows of entries whose runs are not at hand stay as they are."""
+    """Rows of entries whose runs are not stored here stay as they are."""
     found, page = finished(study), RESULTS / f"{study}.md"
     names = [entry.name for entry in STUDIES[study].entries]
     made = {entry.name for entry, _ in found}

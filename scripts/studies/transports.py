@@ -4,7 +4,7 @@
     python scripts/studies/transports.py --page     write docs/results/transports.md from its JSON
 
 One learner and two actors that do nothing but communicate. Rounds of all transports alternate, so that a busy
-machine slows all of them alike; medians over rounds are told.
+machine slows all of them alike; medians over rounds are reported.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python scripts/studies/window_collisions.py --page    write docs/results/window_collisions.* from its JSON
 
 Learners copy an unroll from a ring drawn at random and then claim it; a claim that fails because another
-learner was faster is a collision: a copy made in vain (jaxrl_hpc/comm/rma/ring.py). With `range` selection
+learner was faster is a collision: the copy is discarded (jaxrl_hpc/comm/rma/ring.py). With `range` selection
 there are none. EXARL found by simulation that collisions are significant from learners = 25 % of actors on.
 """
 
@@ -46,12 +46,12 @@ def meet(learners: float, actors: float) -> float:
 
 
 def in_vain(learners: float, actors: float) -> float:
-    """Learners that all draw at once: the share of copies in vain, since one of those who meet gets it."""
+    """Discarded copies (share) of learners that all draw at once: one of those that meet gets the item."""
     return 1 - actors * (1 - (1 - 1 / actors) ** learners) / learners
 
 
 def simulate(learners: int, actors: int, share: float, seed: int = 0) -> float:
-    """The share of copies in vain when everybody works at its own pace and no ring is ever empty."""
+    """The share of discarded copies when learners draw independently and no ring is ever empty."""
     simulation, rng = Simulation(), np.random.default_rng(seed)
     heads, counts = np.zeros(actors, np.int64), {"taken": 0, "collisions": 0}
 

@@ -511,7 +511,7 @@ def write(known: dict[str, Any]) -> None:
             "## Where each saturates, by the model",
             "",
             "Steps per second with a core per rank and a network of 2 µs and 12.5 GB/s, by ranks that act; "
-            "one learner unless said otherwise.",
+            "one learner unless stated otherwise.",
             "",
             *far_table(fitted, curves),
             "",

@@ -47,16 +47,18 @@ def test_the_summary_is_told_before_pictures_are_drawn(tmp_path, monkeypatch):
         happened.append("drawn")
         raise UserError("no space left")
 
-    def told(summary):
+    def on_summary(summary):
         assert (tmp_path / "run" / "summary.json").exists()
         happened.append(summary["env_steps"])
 
     monkeypatch.setattr("jaxrl_hpc.runtime.trainer.draw_run", draw_run)
     config = small.config(run={"total_env_steps": 800})
     with pytest.raises(UserError, match="no space left"):
-        train.train(config, tmp_path / "run", say=lambda _: None, told=told)
+        train.train(config, tmp_path / "run", say=lambda _: None, on_summary=on_summary)
     assert happened == [800, "drawn"]
-    assert train.train(config, tmp_path / "run", resume=True, say=lambda _: None, told=told).finished
+    assert train.train(
+        config, tmp_path / "run", resume=True, say=lambda _: None, on_summary=on_summary
+    ).finished
     assert happened == [800, "drawn", 800]
 
 

@@ -7,7 +7,7 @@
 
 A consumer reads head = h, copies slot h mod capacity, then claims it by compare-and-swap h → h + 1. The
 producer writes that slot again only when head > h, so a claim that succeeds proves that the copy is whole,
-and that nobody else has this item. A claim that fails is a collision: the copy is discarded.
+and that no other consumer has this item. A claim that fails is a collision: the copy is discarded.
 
 A single consumer, with a producer that never drops, is the only writer of head: it stores head without
 reading it, which costs far less than a claim. Likewise, a producer reads head only when the ring was full at
@@ -117,7 +117,7 @@ class RingQueue:
         return self._head() + self.window.peek(self.owner, self.offset + 2 * LINE)
 
     def room(self) -> bool:
-        """Whether there is space for an item. For the producer: nobody else can use that space."""
+        """Whether there is space for an item. For the producer, which alone uses that space."""
         known = (self._tail - self._freed) % self._wrap < self.capacity
         return known or self.depth() < self.capacity
 

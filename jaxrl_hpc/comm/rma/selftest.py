@@ -2,7 +2,7 @@
 
 All ranks try what the workflows use: windows, data to a neighbour and back, atomic numbers, bits, rings.
 Wrong results, errors and operations that do not end are all found. After each stage all ranks agree whether
-to go on, without blocking: if one of them failed they leave together and free the window. The trial runs on
+to continue, without blocking: if one of them failed, all stop together and free the window. The trial runs on
 a thread of its own, because an operation that never ends can only be abandoned; a deadline, which every
 completed operation renews, detects that. A process with such a thread cannot call MPI_Finalize
 (`exit_without_finalize.py`).
@@ -145,7 +145,7 @@ class SelfTest:
     def _agree(self, good: bool, seconds: float) -> bool:
         """Whether all ranks passed this stage; a barrier without blocking.
 
-        A rank that has already waited in vain for a stuck one waits only briefly here.
+        A rank whose wait for a stuck one has already timed out waits only briefly here.
         """
         from mpi4py import MPI
 

@@ -11,8 +11,8 @@ it starts. Otherwise the reader was overtaken and tries again with the newest va
 
 A reader that is slower than the writer would retry forever. After a few attempts it asks for time: the writer
 then holds the newest value back until the reader has its copy, and publishes it later (`settle`). A dead or
-stalled reader does not block the writer for long: after a timeout the writer goes on, and doubles the timeout
-for the next time.
+stalled reader does not block the writer for long: after a timeout the writer continues, and doubles the
+timeout for the next time.
 """
 
 from __future__ import annotations

@@ -156,13 +156,13 @@ class SocketActor:
             self._notes.append(found)
 
     def _put(self, *frames: Any) -> None:
-        """Never waits: without a connection, as `_look` will notice, nobody needs it any more."""
+        """Never waits; if the connection has ended, `_look` will find out and the message is not needed."""
         with contextlib.suppress(self._zmq.Again):
             self._socket.send_multipart(frames, flags=self._zmq.NOBLOCK, copy=True)
 
     def _look(self) -> None:
         self._read()
-        if self._notes:  # the learner's last word may be one
+        if self._notes:  # the learner may have sent one before it ended
             return
         self._ended = self._ended or bool(_ends(self._zmq) & self._events())
         if self._ended:
@@ -208,8 +208,8 @@ class SocketActor:
             self._socket.close(linger=0)
             self._socket = self._monitor = None
 
-    def told(self) -> str:
-        """What it has done, for people."""
+    def summary(self) -> str:
+        """Unrolls made and acknowledged, as text."""
         made, kept = self.made - self.begun, self.acknowledged - self.begun
         return f"{made:,} unrolls made, {kept:,} of them acknowledged"
 

@@ -9,7 +9,7 @@ stream has neither gaps nor repetitions, whichever processes made its parts.
 
 Unacknowledged unrolls are made again by the next holder of the stream. An actor is lost when its connection
 is: at once if the process died, after `lost_seconds` if its host vanished or it was stopped. A slow actor is
-not lost, and delays nobody.
+not lost, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class SocketLearner:
         return found
 
     def _release(self, identity: bytes) -> None:
-        """Let an actor go that wants to, once everything that it sent has been acknowledged."""
+        """Release an actor that is leaving once everything it sent has been acknowledged."""
         member = self.members.get(identity)
         if member is not None and member.leaving and not member.arrived:
             self._send(identity, *note(Kind.STOP, 0))

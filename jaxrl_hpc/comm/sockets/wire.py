@@ -11,7 +11,7 @@
                                           ←    PROBE nothing: whether the connection still exists
 
 Everything is encrypted with the learner's public key (CurveZMQ), which is in the run's address file beside
-the token: without that file nobody can even greet. Nothing received is unpickled.
+the token: without that file no connection is possible. Nothing received is unpickled.
 """
 
 from __future__ import annotations

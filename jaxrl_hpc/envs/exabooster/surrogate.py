@@ -2,7 +2,7 @@
 
 As in EXARL (St. John et al., PRAB 24, 104601, 2021): rows of five channels, with VIMIN the value sent after
 the row's error, go through stacked LSTM layers and a linear layer, which also sees the row itself, to VIMIN,
-IMINER and LINFRQ one tick ahead. The environment takes IMINER from it and the channels that nobody controls
+IMINER and LINFRQ one tick ahead. The environment takes IMINER from it and channels that no action controls
 from the generator. A prediction is a mean; free runs add Gaussian noise with the size of the validation
 residual, without which the error would shrink.
 """

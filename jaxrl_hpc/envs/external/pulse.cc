@@ -1,4 +1,4 @@
-// Tells the host when a program begins and ends a call that may never return: two counters and the step,
+// Records when a program begins and ends a call that may never return: two counters and the step,
 // in memory that belongs to the host. The handle that goes through keeps calls in order.
 
 #include <atomic>

@@ -258,7 +258,7 @@ class Elastic(ActorLearner):
           place: of the learner.
           runs: what this process runs (`runs`).
           deadline: by which it must have answered (time.monotonic).
-          say: tells what happens.
+          say: gets lines of text.
 
         Raises LearnerGone if the connection cannot be made or ends.
         """
@@ -285,7 +285,7 @@ class Elastic(ActorLearner):
             try:
                 return actor.serve(stop)
             finally:
-                say(f"actor {channel.number}: {channel.told()}")
+                say(f"actor {channel.number}: {channel.summary()}")
         finally:
             channel.close()
 

@@ -36,7 +36,7 @@ class CentralLearner(NamedTuple):
 
 
 class ExchangeScheme(NamedTuple):
-    """Functions of traced values unless said otherwise. `central` is what is stored."""
+    """Functions of traced values unless stated otherwise. `central` is what is stored."""
 
     agent: Agent  # what a worker runs
     first: Callable[[LearnerState], PyTree]  # a fresh learner of the worker's agent -> central
