@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -24,8 +26,7 @@ root_doc = "index"
 exclude_patterns = ["_build", "README.md", "examples/**/README.md"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
-# links to files of the repository (configs, scripts) are text on the site; results are reached by their index
-suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included"]
+suppress_warnings = ["myst.header", "toc.not_included"]  # results are reached by their index
 highlight_language = "none"  # of blocks that name none: commands and their output
 html_theme = "furo"
 html_title = f"jaxrl_hpc {release}"
@@ -39,3 +40,14 @@ api_reference.write_reference(HERE / "reference" / "api.md")
 config_reference.write_reference(HERE / "reference" / "config.md")
 diagrams.write()
 gallery_page.write_gallery(HERE / "gallery.md")
+contributing = (HERE.parent / "CONTRIBUTING.md").read_text().replace("](docs/", "](")
+(HERE / "contributing.md").write_text(contributing)
+
+
+def setup(app: Any) -> None:
+    """Links to CONTRIBUTING.md, which lies beside the pages in the repository, lead to its copy on the site."""
+
+    def links(_: Any, __: str, source: list[str]) -> None:
+        source[0] = re.sub(r"\]\((?:\.\./)+CONTRIBUTING\.md", "](/contributing.md", source[0])
+
+    app.connect("source-read", links)

@@ -31,7 +31,7 @@ SAMPLE_SECONDS = 2.0
 
 def soak(workflow: str, minutes: float, work: Path) -> Outcome:
     """The run lasts until a signal stops it. A quarter of the time comes first for what is done once:
-    compiling, filling the replay, the first saves and evaluations, allocators' free lists. It does not count."""
+    compiling, filling the replay, the first saves and evaluations, allocators' free lists. Not judged."""
     folder = work / f"soak-{workflow}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -69,7 +69,7 @@ def _climb(speed: Callable[[int], float], start: int, most: int, stride: int) ->
 def table(best: RankSplit, choices: list[RankSplit]) -> str:
     """Markdown."""
     lines = [
-        "| learners + actors | steps/s | actors idle | learners idle | lag | busiest | |",
+        "| learners + actors | steps/s | actors idle | learners idle | lag | busiest | remark |",
         "|---|---|---|---|---|---|---|",
     ]
     for choice in choices:

@@ -100,7 +100,7 @@ def verdict(rows: list[dict]) -> str:
 
     return "\n".join(
         [
-            "| goal | measured | |",
+            "| goal | measured | verdict |",
             "|---|---|---|",
             f"| tree only, at least 3 times as fast as flashbax in every cell | {min(ratios):.2f} to "
             f"{max(ratios):.2f} times | {met(min(ratios) >= 3)} |",

@@ -70,7 +70,7 @@ def disturbed(report: dict[str, Any]) -> bool:
 
 def goals(reports: dict[str, dict[str, Any]]) -> list[str]:
     """The goals of the project beside what was found."""
-    lines = ["| goal | found | |", "|---|---|---|"]
+    lines = ["| goal | found | verdict |", "|---|---|---|"]
     for goal in GOALS:
         if goal.case not in reports:
             continue

@@ -180,7 +180,7 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
         f"{verdict}: parameters of all seeds and every row of the metrics. Without it sums are rounded in "
         "another order, small differences grow, and the curves differ as much as those of different seeds.",
         "",
-        "| | ranks | steps at the end of the phase | seconds, start and compilation included |",
+        "| run | ranks | steps at the end of the phase | seconds, start and compilation included |",
         "|---|---|---|---|",
     ]
     for name, rows in (("deterministic", exact), ("fast", fast)):

@@ -28,7 +28,7 @@ FITTED = (1, 2)  # ranks that act in the runs that the model is fitted to; large
 MANY = (1, 4, 16, 64, 120, 400, 1_000, 10_000)
 NETWORK = NetworkModel(2e-6, 12.5e9)
 PUBLISHED = """\
-| published | what | |
+| published | comparison | result |
 |---|---|---|
 | EXARL 2021 | RMA queue against async, 1 learner, 4 nodes | 25 % less time |
 | EXARL 2021 | RMA queue, 20 learners and 120 actors, against async with one learner | 77 % less time |
