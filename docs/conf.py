@@ -45,7 +45,7 @@ contributing = (HERE.parent / "CONTRIBUTING.md").read_text().replace("](docs/", 
 
 
 def setup(app: Any) -> None:
-    """Links to CONTRIBUTING.md, which lies beside the pages in the repository, lead to its copy on the site."""
+    """Links to CONTRIBUTING.md, which in the repository is outside of docs, lead to its copy on the site."""
 
     def links(_: Any, __: str, source: list[str]) -> None:
         source[0] = re.sub(r"\]\((?:\.\./)+CONTRIBUTING\.md", "](/contributing.md", source[0])

@@ -108,7 +108,7 @@ def _head(figure: Figure, runs: Sequence[RunData]) -> None:
     remark = spread_note([len(run.seeds) for run in runs])
     text = heading(runs)
     if len(text) + 0.8 * len(remark) > 95:
-        text = f"{len({run.env for run in runs})} environments · {len(runs)} runs"
+        text = heading(runs, most=1)
     figure.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold")
     note(figure, remark)
 
@@ -196,11 +196,15 @@ def draw_curve(
         panel.plot(x, curve.value, color=shade, label=name, marker="" if len(x) > 1 else "o")
 
 
-def heading(runs: Sequence[RunData]) -> str:
-    """Environments, agents and, if all have the same number, seeds."""
+def heading(runs: Sequence[RunData], most: int = 4) -> str:
+    """Environments and agents, or how many if more than `most`; seeds if all have as many."""
     parts = []
-    for values in ({run.env: None for run in runs}, {words(run.agent): None for run in runs}):
-        parts += [", ".join(values)] if len(values) <= 4 else []
+    for kind, values in (
+        ("environments", [run.env for run in runs]),
+        ("agents", [run.agent for run in runs]),
+    ):
+        names = list(dict.fromkeys(words(value) for value in values))
+        parts.append(", ".join(names) if len(names) <= most else f"{len(names)} {kind}")
     counts = {len(run.seeds) for run in runs}
     if len(counts) == 1 and counts != {1}:
         parts.append(f"{counts.pop()} seeds")
