@@ -22,7 +22,7 @@ SPEED = {"dqn_8": "DQN", "double_dqn_8": "double DQN", "ppo_64": "PPO", "td3": "
 
 
 def table() -> str:
-    lines = ["| measured | |", "|---|---|"]
+    lines = ["| measured | result |", "|---|---|"]
     lines += [f"| {what} | {result} |" for what, result in (speed(), kills(), *learning())]
     return "\n".join(lines)
 

@@ -502,9 +502,9 @@ def write(known: dict[str, Any]) -> None:
         lines += split_text(runs, predicted)
         lines += [
             "The model ([the simulation](../guides/choose_a_workflow.md#performance-model)) has the measured "
-            "costs of acting and learning in a process alone. Three things are fitted to speed and idle learners of "
-            f"the runs with {' and '.join(map(str, FITTED))} acting ranks: how much longer work takes among "
-            f"other ranks ({found.slow:g} ×), how much longer a step sleeps than it should "
+            "costs of acting and learning in a process alone. Three things are fitted to speed and idle "
+            f"learners of the runs with {' and '.join(map(str, FITTED))} acting ranks: how much longer work "
+            f"takes among other ranks ({found.slow:g} ×), how much longer a step sleeps than it should "
             f"({1e3 * found.late:.1f} ms), and a core's time per message of each workflow (below). "
             + held_out(runs, predicted, spinning),
             "",
