@@ -205,6 +205,7 @@ def test_transfer_between_plant_fits() -> None:
     assert flaws(script.figure_of(json.loads(script.DATA.read_text())["played"])) == []
 
 
+@pytest.mark.full
 def test_speed_of_workflows(drawn: list[Figure]) -> None:
     script = study("workflows_page")
     known = json.loads((DATA / "workflows.json").read_text())
@@ -234,7 +235,7 @@ def asynchronous_runs(folder: Path, names: list[str], script) -> dict[str, list]
         runs = []
         for seed in range(3):
             run = load_runs([make_run(folder / name.replace(" ", "_") / str(seed), seeds=1)])[0]
-            table = run.table.set_column(0, "seed", pa.array([seed] * len(run.table)))
+            table = run.table.drop_columns("seed").append_column("seed", pa.array([seed] * len(run.table)))
             for column in (*script.NAMES, "rho_clipped"):
                 table = table.append_column(column, pa.array([1 / len(script.NAMES)] * len(table)))
             runs.append(replace(run, table=table))

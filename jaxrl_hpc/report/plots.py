@@ -94,6 +94,11 @@ def small_multiples(runs: Sequence[RunData], kind: str, column: str, shared: boo
                 panel.set_xlabel("")
             else:
                 panel.tick_params(labelbottom=True)
+        for env in {run.env for run in runs}:  # one scale, to be comparable
+            same = [panel for panel, run in zip(axes, runs, strict=False) if run.env == env]
+            low, high = zip(*(panel.get_ylim() for panel in same), strict=True)
+            for panel in same:
+                panel.set_ylim(min(low), max(high))
         figure.supylabel(title(column), fontsize=10, color=MUTED)
         _head(figure, runs)
     return figure

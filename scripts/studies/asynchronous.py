@@ -224,7 +224,7 @@ def legend(panel: matplotlib.axes.Axes) -> tuple[list, list]:
 def histogram(panel: matplotlib.axes.Axes, runs: list[RunData], index: int, of: int) -> None:
     places = np.arange(len(NAMES)) + (index - (of - 1) / 2) * 0.8 / of
     panel.bar(places, [average(runs, name) for name in NAMES], width=0.8 / of, color=color(index))
-    panel.set_xticks(np.arange(len(NAMES)), [_range(name) for name in NAMES], fontsize=7)
+    panel.set_xticks(np.arange(len(NAMES)), [_range(name) for name in NAMES], fontsize=8, rotation=90)
     panel.set_xlabel("Lag (learner iterations)")
 
 

@@ -141,6 +141,9 @@ def _ratios(panel: Axes, rows: np.ndarray) -> None:
     )
     panel.set_yticks(places, list(values), fontsize=7)
     panel.set_xscale("log")
-    panel.set_xticks([0.2, 0.5, 0.9, 1.1], ["0.2", "0.5", "0.9", "1.1"])
+    low, high = min(0.9, *values.values()), max(1.1, *values.values())
+    known = (0.1, 0.2, 0.5, 1, 2, 5, 10) if high < 20 * low else (0.001, 0.01, 0.1, 1, 10, 100)
+    shown = [tick for tick in known if low <= tick <= high]
+    panel.set_xticks(shown, [f"{tick:g}" for tick in shown])
     panel.minorticks_off()
     panel.set_title("Generator / recording (band: ±10 %)")
