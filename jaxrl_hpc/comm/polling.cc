@@ -24,8 +24,9 @@ namespace {
 
 constexpr int64_t kMicrosecond = 1000;
 constexpr int64_t kYield = 100 * kMicrosecond;     // of yielding after spinning
-constexpr int64_t kFirstNap = 20 * kMicrosecond;   // then naps of an eighth of the time waited so far,
-constexpr int64_t kLongestNap = 500 * kMicrosecond;  // within these bounds
+constexpr int64_t kFirstNap = 20 * kMicrosecond;     // then naps of an eighth of the time waited so far,
+constexpr int64_t kUsualNap = 500 * kMicrosecond;    // within these bounds; after long waits naps of a 32nd:
+constexpr int64_t kLongestNap = 5000 * kMicrosecond;  // a sum has several rounds, each as late as a nap
 constexpr int64_t kGatherBytes = 1 << 16;          // up to here one message beats two of less data
 
 struct Library {
@@ -81,7 +82,7 @@ struct Mpi {
       if (waited < spin + kYield)
         sched_yield();
       else
-        Nap(std::clamp(waited / 8, kFirstNap, kLongestNap));
+        Nap(std::min(std::max(std::clamp(waited / 8, kFirstNap, kUsualNap), waited / 32), kLongestNap));
     }
   }
 

@@ -19,14 +19,20 @@ class Pace(NamedTuple):
 
     eager_polls: int
     eager_seconds: float
-    shortest_nap: float  # sleeps are a fraction of the time waited so far, within these bounds
-    longest_nap: float
+    shortest_nap: float
+    usual_nap: float  # up to here naps are `part` of the time waited so far
+    longest_nap: float  # beyond it and up to here they are `late_part` of it
     part: float
+    late_part: float
+
+    def nap(self, waited: float) -> float:
+        usual = min(max(waited * self.part, self.shortest_nap), self.usual_nap)
+        return min(max(usual, waited * self.late_part), self.longest_nap)
 
 
 PACES: dict[Waiting, Pace] = {
-    "spin": Pace(200, float("inf"), 2e-4, 2e-4, 0.0),
-    "sleep": Pace(200, 5e-5, 5e-5, 1e-3, 1 / 8),
+    "spin": Pace(200, float("inf"), 2e-4, 2e-4, 2e-4, 0.0, 0.0),
+    "sleep": Pace(200, 5e-5, 5e-5, 1e-3, 1e-2, 1 / 8, 1 / 16),
 }
 
 
@@ -77,7 +83,7 @@ class Backoff:
         if self._polls < pace.eager_polls and waited < pace.eager_seconds:
             os.sched_yield()
         else:
-            time.sleep(min(max(waited * pace.part, pace.shortest_nap), pace.longest_nap))
+            time.sleep(pace.nap(waited))
 
     def reset(self) -> None:
         if self._polls:

@@ -258,7 +258,7 @@ def footer(entries: list[Entry], found: dict[str, list[RunData]]) -> list[str]:
     missing = [entry.name for entry in entries if entry.name not in found]
     names = sorted({str(run.summary["commit"])[:10] for runs in found.values() for run in runs})
     lines = [f"Not yet run: {', '.join(missing)}.", ""] if missing else []
-    return [*lines, f"Commits: {', '.join(f'`{name}`' for name in names)}.", ""]
+    return [*lines, f"Commits: {', '.join(f'`{name}`' for name in names)}.", ""] if names else lines
 
 
 def kept(heading: str) -> list[str]:
@@ -314,7 +314,11 @@ def write_page() -> None:
     if plain or earlier:
         lines += ["![returns and ages](asynchronous.png)", ""]
         if earlier:
-            lines += ["*An earlier figure; its runs are no longer stored.*", ""]
+            lines += [
+                "*An earlier figure; its runs are no longer stored. Bands and intervals are percentile "
+                "bootstraps, which are [a little too narrow](intervals.md).*",
+                "",
+            ]
         else:
             curves(plain).savefig(RESULTS / "asynchronous.png", dpi=110)
         lines += HEAD
@@ -333,7 +337,7 @@ def write_page() -> None:
         lines += [
             "",
             "Return: greedy episodes after the last update, a mean over episodes for every seed; IQM "
-            "and 95 % [bootstrap interval](intervals.md) over seeds. Open: it is at the target, but its "
+            "and 95 % interval over seeds. Open: it is at the target, but its "
             "interval begins below. Lag: age of an unroll's parameters when it was learned from, "
             "in learner iterations: the mean, and the largest of all seeds, of dropped ones too. Dropped: "
             "unrolls older than `workflow.max_lag`, per seed. "

@@ -52,9 +52,8 @@ def goals_table(cells: Cells, costs: Costs | None) -> list[str]:
             verdict = "met" if ratio >= goal else "missed"
             if others > CALM:
                 verdict = f"undecided: other work used up to {others:.1f} cores"
-        conditions = f"updates of {same.split('ms')[0]} ms" + (
-            ", heavy-tailed steps" if "tail" in same else ""
-        )
+        conditions = "no update time" if same.startswith("0ms") else "updates of 20 ms"
+        conditions += ", heavy-tailed steps" if "tail" in same else ""
         what = f"{ours} against {base}, {conditions}"
         lines.append(f"| {what} | {theirs} | ≥ {goal:.2f} × | {value} | {verdict} |")
     value = "not measured"
@@ -246,6 +245,9 @@ def write(data: dict[str, Any]) -> None:
         "not measured:",
         "",
         *far_table(costs),
+        "",
     ]
-    PAGE.write_text("\n".join(lines) + "\n")
+    commits = sorted({str(found["code"]["commit"])[:10] for found in cells.values()})
+    lines += [f"Commits: {', '.join(f'`{commit}`' for commit in commits)}.", ""] if commits else []
+    PAGE.write_text("\n".join(lines).rstrip() + "\n")
     print(f"wrote {PAGE}")

@@ -380,6 +380,8 @@ def page(data: dict[str, Any]) -> str:
         text += ["## Two learners on shared cores", "", "The same with steps of 2 ms and plain updates, on "]
         text[-1] += f"{data['speed']['cores']} cores."
         text += ["", *speed_table(data["speed"]["rows"]), ""]
+    commits = sorted({str(data[part]["code"]["commit"])[:10] for part in PARTS if part in data})
+    text += [f"Commits: {', '.join(f'`{commit}`' for commit in commits)}.", ""]
     return "\n".join(text)
 
 

@@ -33,7 +33,7 @@ def test_naps_grow_with_the_time_waited(monkeypatch):
     monkeypatch.setattr(waiting.os, "sched_yield", lambda: clock.__setitem__(0, clock[0] + 1e-5))
     waiting.choose("sleep", 4.0, programs_can_poll=False)
     backoff = waiting.Backoff()
-    for _ in range(60):
+    for _ in range(200):
         backoff.pause()
     assert naps == sorted(naps)
     assert naps[0] == waiting.PACES["sleep"].shortest_nap and naps[-1] == waiting.PACES["sleep"].longest_nap
