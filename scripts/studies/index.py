@@ -40,6 +40,8 @@ What has changed since in a way that learning may notice:
   more often, with one copy per shard almost always. Not run again since: PPO on the pages of MinAtar,
   LunarLander, Breakout (Atari), MemoryChain, the block copolymer film, the plant fits of ExaBooster, and
   ExaBooster with continuous actions.
+- Intervals before `f1aac49` are percentile bootstraps, which are [a little too narrow](intervals.md); rows of
+  runs that were not made again keep them.
 - The score of a single seed was the interquartile mean of its episodes, which leaves out the worst quarter:
   in [asynchronous agents](asynchronous.md) and in "Nondeterminism" of [workflows](workflows.md).
 """
