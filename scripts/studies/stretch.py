@@ -123,7 +123,9 @@ def drawn(title: str, panels: dict[str, dict[str, RunData]], marks: list[int]) -
                 before = len(panel.get_lines())
                 draw_curve(panel, run, "eval", "eval_return", "env_steps", color(next(shades)))
                 line = next(one for one in panel.get_lines()[before:] if one.get_label()[0] != "_")
-                if place == 0 and kind:  # wider, so that it is seen below a second one that is equal
+                if (
+                    place == 0 and kind == "deterministic"
+                ):  # wider, so that it is seen below a second one that is equal
                     line.set_linewidth(3 * line.get_linewidth())
                     line.set_alpha(0.5)
                 handles[f"{name}, {kind}" if kind else name] = line
@@ -217,7 +219,7 @@ def main() -> None:
     runs = {name: load_run(folder) for name, folder in folders.items()}
     marks = [row["env_steps"] for row in exact[:-1]]
     options.results.mkdir(parents=True, exist_ok=True)
-    named = [RunData(name, run.path, run.config, {}, run.table) for name, run in runs.items()]
+    named = [RunData(name, run.path, run.config, run.summary, run.table) for name, run in runs.items()]
     curves.store("stretch", "stretch", named, marks=marks)
     figure_of("stretch").savefig(options.results / "stretch.png", dpi=110)
     (options.results / "stretch.md").write_text(page(options, folders, exact, fast))
