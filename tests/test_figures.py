@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +15,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from jaxrl_hpc.api.sweep import Sweep
 from jaxrl_hpc.bench import growth, replay, train_tables
+from jaxrl_hpc.envs import render
 from jaxrl_hpc.envs.cahn_hilliard.figures import episode_figure as film_figure
 from jaxrl_hpc.envs.cahn_hilliard.policies import AnnealingEpisode
 from jaxrl_hpc.envs.exabooster import figures as exabooster_figures
 from jaxrl_hpc.envs.exabooster.episodes import BoosterEpisode
 from jaxrl_hpc.report.data import load_runs
 from jaxrl_hpc.report.plots import learning_curves
+from jaxrl_hpc.runtime.play import PlayedEpisode, moment_figure
 from jaxrl_hpc.scaling import figure as scaling_figure
 from tests.report.made_runs import make_run
 from tests.test_docs import DOCS, study
@@ -272,6 +277,20 @@ def test_an_annealing() -> None:
     structure = generator.uniform(size=(31, 200))
     episode = AnnealingEpisode(np.full(31, 0.8), structure, np.full(30, -0.01), fields, [0, 8, 15, 22, 30])
     assert flaws(film_figure(episode, "Constant 0.8", structure[0])) == []
+
+
+@pytest.mark.parametrize("title", ["recurrent DQN  episode 10", "a run with a longer name than usual"])
+def test_a_moment_of_an_episode(title: str) -> None:
+    episode = PlayedEpisode(np.zeros((501, 4)), np.full(501, -3.3333))
+    assert flaws(moment_figure(render.find("CartPole-v1"), episode, 500, title)) == []
+
+
+def test_standings_of_a_sweep() -> None:
+    values = {"agent.learning_rate": 1e-3, "workflow.updates_per_iteration": 4, "agent.gamma": 0.99}
+    standings = [SimpleNamespace(values=values, low=400, high=500, metric=450) for _ in range(30)]
+    plan = SimpleNamespace(spec=SimpleNamespace(metric="eval_return"))
+    sweep: Any = SimpleNamespace(standings=standings, path="sweep", _plan=plan)
+    assert flaws(Sweep.plot(sweep)) == []
 
 
 def test_a_collision_is_found() -> None:

@@ -22,6 +22,7 @@ from jaxrl_hpc.runtime.seeds import SeedRunner
 from jaxrl_hpc.types import Agent, Array, Env, PyTree
 
 STRIP = 8  # pictures in a strip
+TITLE = 26  # letters
 
 
 class PlayedEpisode(NamedTuple):
@@ -128,18 +129,25 @@ def spread(length: int, most: int) -> np.ndarray:
 def _image(draw: Any, episode: PlayedEpisode, step: int, title: str) -> Any:
     """One moment as a picture of 320 x 240 pixels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from PIL import Image
 
-    figure = Figure(figsize=(3.2, 2.4), dpi=100)
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.02, 0.02, 0.96, 0.86))
-    draw(axes, episode.observations[step])
-    figure.text(0.03, 0.92, title, fontsize=8, color="#5b6270")
-    score = f"step {step}   return {episode.rewards[:step].sum():.4g}"
-    figure.text(0.97, 0.92, score, fontsize=8, color="#5b6270", ha="right")
+    canvas = FigureCanvasAgg(moment_figure(draw, episode, step, title))
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+
+
+def moment_figure(draw: Any, episode: PlayedEpisode, step: int, title: str) -> Any:
+    """The drawing of an observation under a title, which is shortened to leave space for step and return."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2, 2.4), dpi=100)
+    axes = figure.add_axes((0.02, 0.02, 0.96, 0.86))
+    draw(axes, episode.observations[step])
+    name = title if len(title) <= TITLE else f"{title[: TITLE - 1]}…"
+    figure.text(0.03, 0.92, name, fontsize=8, color="#5b6270")
+    score = f"step {step}   return {episode.rewards[:step].sum():.4g}"
+    figure.text(0.97, 0.92, score, fontsize=8, color="#5b6270", ha="right")
+    return figure
 
 
 def _grid(images: list[Any], columns: int) -> Any:
