@@ -79,11 +79,14 @@ def draw(report: dict[str, Any], path: Path) -> None:
         labels = ["\n".join(filter(None, row)) for row in rows]
         places = range(len(labels))
         times = [row["milliseconds"] for row in report["rows"]]
-        left.bar(places, times, color=color(0), label="measured")
+        logarithmic = max(times) > 10 * min(times)  # where a bar would have no base
+        if logarithmic:
+            left.plot(places, times, "s", markersize=8, color=color(0), label="measured")
+            left.set_yscale("log")
+        else:
+            left.bar(places, times, color=color(0), label="measured")
         predicted = [row["predicted_milliseconds"] for row in report["rows"]]
         left.plot(places, predicted, "o", color=color(1), label="predicted")
-        if max(times) > 10 * min(times):
-            left.set_yscale("log")
         left.set_xticks(list(places), labels)
         left.set_xlabel("Ranks × devices")
         left.set_ylabel("Time per iteration (ms)")
@@ -94,7 +97,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
                 if not both[name]:
                     continue
                 sizes = [int(size) for size in both[name]]
-                label = f"{ranks}, {'in the loop' if name == 'inside' else 'mpi4py'}"
+                label = f"{ranks} ranks, {'in the loop' if name == 'inside' else 'mpi4py'}"
                 middle.loglog(
                     sizes, [1e6 * t for t in both[name].values()], style, color=color(index), label=label
                 )
@@ -105,11 +108,16 @@ def draw(report: dict[str, Any], path: Path) -> None:
             legend_under(middle, 2)
         nodes = [row["nodes"] for row in report["extrapolation"]]
         for index, (name, label) in enumerate(
-            (("efficiency", "communication"), ("efficiency_with_waiting", "and waiting for the slowest"))
+            (
+                ("efficiency", "communication"),
+                ("efficiency_with_waiting", "communication and stragglers"),
+            )
         ):
             values = [100 * row[name] for row in report["extrapolation"]]
             right.semilogx(nodes, values, "o-", base=2, color=color(index), label=label)
         right.set_ylim(0, 105)
+        right.set_xticks(nodes, [str(number) for number in nodes])
+        right.minorticks_off()
         right.set_xlabel("Nodes")
         right.set_ylabel("Efficiency (%)")
         right.set_title("Model, not measured")

@@ -27,7 +27,7 @@ from matplotlib.ticker import PercentFormatter
 from jaxrl_hpc.cli.doctor_checks import find_mpiexec
 from jaxrl_hpc.comm.rma.ring import RingQueue
 from jaxrl_hpc.comm.rma.window import Window
-from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
+from jaxrl_hpc.report.style import MATPLOTLIB, MUTED, REFERENCE, color, legend_under
 from jaxrl_hpc.runs.directory import code_version
 from jaxrl_hpc.runtime.machine import available_cores
 from jaxrl_hpc.scaling.events import Process, Simulation
@@ -160,7 +160,7 @@ def rate(row: dict[str, Any]) -> float:
 
 def figure_of(data: dict[str, Any]) -> Figure:
     with matplotlib.rc_context(MATPLOTLIB):
-        figure = Figure(figsize=(9.0, 4.4), layout="constrained")
+        figure = Figure(figsize=(9.6, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)
         x = np.linspace(1 / 64, 1, 200)
         left.plot(x, [meet(v * 256, 256) for v in x], color=color(4), label="meets another learner")
@@ -173,14 +173,17 @@ def figure_of(data: dict[str, Any]) -> Figure:
                 line.set(color=color(index), linestyle=style, linewidth=1.3)
             dots = [r for r in data["measured"] if r["share"] == share]
             place = [r["learners"] / WINDOWS for r in dots]
-            label = f"{share:.0%} of the time copying"
+            label = f"{share:.0%} copying, measured"
             right.plot(place, [rate(r) for r in dots], "o", color=color(index), label=label)
         right.set_title("At their own pace")
+        for actors, style in zip(ACTORS, (":", "--", "-"), strict=True):
+            right.plot([], [], style, color=MUTED, linewidth=1.3, label=f"{actors} actors, simulated")
         for panel in (left, right):
-            panel.axvline(0.25, color="#9aa1ad", linewidth=1, zorder=0)
+            panel.axvline(0.25, color=REFERENCE, linewidth=1, zorder=0)
             panel.set_xlabel("Learners per actor")
             panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-            legend_under(panel)
+        legend_under(left)
+        legend_under(right, 2)
         left.set_ylabel("Copies (%)")
     return figure
 

@@ -275,7 +275,7 @@ def draw_solve(runs: list[dict[str, Any]]) -> str:
                 for (_, variant, ranks), count in zip(mine, counts, strict=True)
             ]
             panel.set_yticks(range(len(mine)), labels, fontsize=8)
-            panel.invert_yaxis()
+            panel.set_ylim(len(mine) - 0.5, -0.5)
             panel.set_title(name)
             panel.set_xlim(left=-0.01 * panel.get_xlim()[1])
         panels[-1].set_xlabel("Time to solve (s): seeds that solved it (dots), median of all seeds (bar)")
@@ -424,7 +424,7 @@ def draw(runs: list[dict[str, Any]], predicted: dict[str, SimulatedResult], curv
             panel.loglog(sizes, measured, "o", color=color(1), markersize=5, label="measured")
             panel.set_title(in_words(variant), fontsize=10)
         for panel in panels[-1]:
-            panel.set_xlabel("Ranks that act")
+            panel.set_xlabel("Acting ranks")
         figure.supylabel("Environment steps per second", fontsize=10)
         figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         figure.savefig(RESULTS / "workflows.png", dpi=110)
