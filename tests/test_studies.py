@@ -10,6 +10,8 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts" / "studies"))
 
 import comparison
+import learners
+import learners_page
 import learning
 import pairs
 import simulators
@@ -110,3 +112,31 @@ def test_rows_of_commands_for_each_seed_are_kept(tmp_path) -> None:
     assert kept_rows(page, ("entry", "score [interval]"), ["a"]) == {
         "a": ("| a | 1 |", "| a | `x` | `1234` |")
     }
+
+
+def test_the_page_of_several_learners_says_how_much_is_recorded() -> None:
+    text, recorded = learners_page.PAGE.read_text(), set(learners.known()["cells"])
+    names = {group: {cell.name for cell in cells()} for group, cells in learners.GROUPS.items()}
+    assert f"**{len(recorded)} of {len(set().union(*names.values()))} cells are recorded**" in text
+    for group, wanted in names.items():
+        done = len(wanted & recorded)
+        assert f"| `{group}` | {len(wanted)} | {done} | {len(wanted) - done} |" in text
+
+
+@pytest.mark.parametrize(
+    ("speed", "others", "found", "verdict"),
+    [
+        (1_500.0, 0.0, "1.50 ×", "met"),
+        (1_400.0, 0.0, "1.40 ×", "missed"),
+        (1_500.0, 0.5, "1.50 ×", "undecided: other work used up to 0.5 cores"),
+        (None, 0.0, "not measured", "–"),
+    ],
+)
+def test_a_goal_is_judged_by_two_cells_of_a_calm_machine(
+    speed: float | None, others: float, found: str, verdict: str
+) -> None:
+    cells = {"speed async own 1+8 20ms": {"steps_per_second": 1_000.0, "other_cores": 0.0}}
+    if speed:
+        cells["speed async own 8+8 20ms"] = {"steps_per_second": speed, "other_cores": others}
+    (line,) = (line for line in learners_page.goals_table(cells, None) if "8+8" in line)
+    assert line.split(" | ")[3].startswith(found) and line.endswith(f"| {verdict} |")
