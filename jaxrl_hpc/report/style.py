@@ -15,11 +15,11 @@ from typing import Any
 # Distinguishable on white and on dark; between neighbours in common figures also for colour-blind readers.
 PALETTE = (
     "#2f6fdf", "#d9660a", "#0f8f6d", "#a845c0", "#d0303f", "#1690b2", "#8f7314", "#b0206f", "#104f60",
-    "#7a3e12", "#7c4dff", "#3f6b12",
+    "#7a3e12", "#6f8f00", "#7c4dff",
 )  # fmt: skip
 DARK_PALETTE = (
     "#74a5ff", "#ff9d4d", "#3fcf9f", "#d48ae6", "#ff7b86", "#5ccbe6", "#d3b34a", "#ff9fd0", "#dfe9f5",
-    "#c98f6a", "#9d7bff", "#ccf08a",
+    "#c98f6a", "#ccf08a", "#9d7bff",
 )  # fmt: skip
 INK, MUTED, LINE, GRID = "#1b2130", "#5b6270", "#b8bec9", "#e7eaf0"
 REFERENCE = "#7b8494"  # reference lines: targets, other controllers
