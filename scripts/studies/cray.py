@@ -386,7 +386,7 @@ def resize_section(found: dict[str, Any], record: dict[str, Any], published: dic
         )
         + f"; random play: {atari.random_text(record, 'qbert')}; RLlib's PPO at 500k actions: "
         f"{published['2M frames']['RLlib']['scores']['qbert']['PPO']:,.0f}. The ranks shared "
-        f"{cores_of(found)}: times say nothing of speed. {under(found)}",
+        f"{cores_of(found)}: times do not measure speed. {under(found)}",
         "",
     ]
     return lines
@@ -421,8 +421,8 @@ def scaling_section(report: dict[str, Any]) -> list[str]:
         f"PPO on Breakout, 8 games per rank. {measured_text(report)} An iteration sends "
         f"{sum(m['times'] for m in report['messages'])} messages, {size / 1e6:.1f} MB in all per rank.",
         "",
-        f"Modelled, with iterations of {compute_of(report):.2f} s: actions per second of so many nodes of "
-        "one rank each, as a share of as many separate ones, by the latency of the network "
+        f"Modelled, with iterations of {compute_of(report):.2f} s: actions per second of n nodes of "
+        "one rank each, as a share of n separate ones, by the latency of the network "
         f"({report['network']['bandwidth'] / 1e9:.1f} GB/s each). A "
         f"message costs {1e6 * overhead_of(report):.0f} µs besides"
         + (" (measured for CartPole between two ranks with a core each)" if alone else "")
@@ -450,8 +450,8 @@ def scaling_section(report: dict[str, Any]) -> list[str]:
         *lines,
         "",
         "The paper reports scaling that is close to linear up to 4 nodes and flattens beyond 8, and names "
-        "the latency of the network as the cause. Synchronous PPO sends few messages, so that it takes a bad "
-        f"network to feel it: {NODES[-1]} nodes lose {', '.join(loses)}. {under(report | report['machine'])}",
+        "the latency of the network as the cause. Synchronous PPO sends few messages, so that only slow "
+        f"networks matter: {NODES[-1]} nodes lose {', '.join(loses)}. {under(report | report['machine'])}",
         "",
     ]
 

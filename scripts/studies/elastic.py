@@ -88,7 +88,7 @@ def page(found: dict[str, Any]) -> str:
         "(`workflows/cartpole_impala_elastic`, 500k steps, two actors at a time), with actors that are "
         "killed and replaced, and without.",
         "",
-        f"In each disturbed run {KILLS} actors were killed (before, after or in the midst of sending an "
+        f"In each disturbed run {KILLS} actors were killed (before, after or while sending an "
         f"unroll) and {LEAVES} left, after 1 to {LONGEST} unrolls. In every run each acknowledged unroll was "
         "learned from exactly once, which is checked from the recorded order of arrivals.",
         "",

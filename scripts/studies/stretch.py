@@ -191,7 +191,7 @@ def page(options: argparse.Namespace, folders: dict[str, Path], exact: list[dict
     cores = len(os.sched_getaffinity(0))
     lines += [
         "",
-        f"The machine has {cores} cores: four ranks share them, so these times say nothing about speed.",
+        f"The machine has {cores} cores: four ranks share them, so these times do not measure speed.",
     ]
     return "\n".join(lines) + "\n"
 
