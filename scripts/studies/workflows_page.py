@@ -185,8 +185,8 @@ def held_out(
     return (
         f"On {len(alone)} runs that it was not fitted to it errs by {summary(alone)}. With several learners "
         f"({len(several)} runs, none fitted to) it errs by {summary(several)}. These runs are of version "
-        "0.1.0, whose learners waited for each other in MPI's collectives on a core; with that in the model it errs "
-        f"by {summary(errors(True, spinning))}: that does not explain them."
+        "0.1.0, whose learners waited for each other in MPI's collectives on a core; with that in the model "
+        f"it errs by {summary(errors(True, spinning))}: that does not explain them."
     )
 
 
