@@ -115,8 +115,12 @@ def draw(report: dict[str, Any], path: Path) -> None:
             axes.errorbar(middle, places, xerr=[low, high], fmt="o", color=color(index), label=label)
         axes.axvline(1.0, color="0.5", linewidth=1.0)
         axes.set_xscale("log")
+        low_end, high_end = axes.get_xlim()
+        shown = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100, 200) if low_end <= tick <= high_end]
+        axes.set_xticks(shown, [f"{tick:g}×" for tick in shown])
+        axes.minorticks_off()
         axes.set_yticks(range(len(rows)), [title for title, _ in rows], fontsize=7)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlabel("Times the peer, median over rounds with extremes (right of 1: ours is ahead)")
+        axes.set_xlabel("Ours to the peer, median and extremes of rounds (right of 1×: ours is ahead)")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2)
         figure.savefig(path)
