@@ -1,4 +1,4 @@
-"""What A2C and PPO share: policy and value networks, acting, and evaluating an unroll."""
+"""The common parts of A2C and PPO: policy and value networks, acting, and evaluating an unroll."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from jaxrl_hpc.types import (
 
 
 class PlanningConfig(world.WorldModelConfig):
-    """What MBPO adds to an agent of continuous actions."""
+    """Settings that MBPO adds to an agent for continuous actions."""
 
     ensemble: int = static(5, "world models", ge=1, le=16)
     rollout_length: int = static(2, "length of a simulated rollout from a real state", ge=1, le=64)

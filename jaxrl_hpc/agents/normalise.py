@@ -18,7 +18,7 @@ from jaxrl_hpc.types import Agent, Array, Batch, EnvSpec, LearnerState, PyTree, 
 
 
 class NormaliseConfig(Schema):
-    """What is normalised."""
+    """Normalisation of observations and rewards."""
 
     observation: bool = static(False, "standardise observations by their running mean and variance")
     reward: bool = static(False, "divide rewards by the running standard deviation of the discounted return")

@@ -32,7 +32,7 @@ class WorldModelConfig(AgentConfig):
 
 
 class Knowledge(NamedTuple):
-    """What is stored besides the model's parameters."""
+    """State of the model besides its parameters."""
 
     state: running_stats.RunningStats  # [D]
     change: running_stats.RunningStats  # [D]
@@ -65,7 +65,7 @@ def _standard(statistics: running_stats.RunningStats, x: Array) -> Array:
 
 
 def predict(model: WorldModel, params: PyTree, known: Knowledge, state: Array, action: Array) -> Prediction:
-    """Of standardised change and reward, for states [N, D] and coded actions [N, A]."""
+    """Predicted standardised change and reward, for states [N, D] and coded actions [N, A]."""
     return model.apply(params, _standard(known.state, state), action)  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""What `import jaxrl_hpc as rl` offers: runs, sweeps, and parts with plain arguments.
+"""The public API, `import jaxrl_hpc as rl`: runs, sweeps, and parts with plain arguments.
 
 training.py   rl.train
 run.py        rl.Run, rl.load, rl.compare

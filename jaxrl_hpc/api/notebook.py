@@ -69,7 +69,7 @@ def curve(x: np.ndarray, y: np.ndarray, label: str) -> str:
 
 
 class Silent(Progress):
-    """No progress at all."""
+    """Shows no progress."""
 
     def __enter__(self) -> Silent:
         return self
@@ -100,7 +100,7 @@ class InNotebook(Progress):
         self._draw(self.status())
 
     def say(self, text: str) -> None:
-        """Not shown: the bar is enough."""
+        """Ignored: the progress bar suffices."""
 
     def _draw(self, status: str) -> None:
         if self._shown is not None:

@@ -47,7 +47,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Name of the run's folder."""
         return self.path.resolve().name
 
     @property

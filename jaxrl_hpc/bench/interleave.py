@@ -96,7 +96,7 @@ class Worker:
         return json.loads(line)
 
     def ask(self, question: str) -> dict[str, Any]:
-        """What `serve` answers to `seconds S` or `steps N`."""
+        """The answer of `serve` to `seconds S` or `steps N`."""
         assert self.process.stdin is not None
         print(question, file=self.process.stdin, flush=True)
         return self.answer()

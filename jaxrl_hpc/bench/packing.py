@@ -55,7 +55,7 @@ def plan_of(folder: Path, steps: int, trials: int, mode: str = "solo") -> tuple[
 
 
 def _core_seconds() -> float:
-    """Of all processes that we have started and that have ended."""
+    """CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

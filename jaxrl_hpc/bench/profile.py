@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def update_flops(sizes: list[int], batch: int) -> int:
-    """Of the matrix products of a double-DQN update: three passes forward, one back.
+    """FLOPs of the matrix products of a double-DQN update: three passes forward, one back.
 
     Back: every layer's weights, and every layer's input but the first's.
     """
@@ -52,7 +52,7 @@ def update_flops(sizes: list[int], batch: int) -> int:
 
 
 def ppo_flops(work: Work) -> int:
-    """Of the matrix products of an iteration of PPO on CartPole: its unroll and all of its updates.
+    """FLOPs of the matrix products of an iteration of PPO on CartPole: its unroll and all updates.
 
     Policy and value have networks of their own. The policy acts; the values of the unroll and of what follows
     it take one pass.

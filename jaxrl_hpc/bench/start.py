@@ -107,19 +107,19 @@ def measure(
 
 
 def goals(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """What this version reaches of what it should."""
-    told = []
+    """The goals and whether this version reaches them."""
+    verdicts = []
     for line in lines:
         limit = GOALS.get((line["config"], line["cache"]))
         if limit and line["version"] == "now":
             met = "reached" if line["summary_seconds"] <= limit else "missed"
             cpu = line["summary_cpu_seconds"]
-            told.append(
+            verdicts.append(
                 f"{line['config']}, {line['steps']:,} steps, {line['cache']}: "
                 f"{line['summary_seconds']:.2f} s to the summary ({cpu:.2f} s of CPU), "
                 f"goal {limit:g} s: {met}"
             )
-    return told
+    return verdicts
 
 
 def run(args: argparse.Namespace) -> int:

@@ -93,7 +93,7 @@ def find_peers(python: str | None, path: str | None) -> tuple[Peers, dict[str, s
 
 
 class Bench:
-    """What is measured, and how."""
+    """The cases and libraries to measure, and the settings of the measurement."""
 
     def __init__(self, peers: Peers, available: Sequence[str], seconds: float, rounds: int, say: Say):
         self.peers, self.available = peers, available
@@ -155,7 +155,7 @@ class Bench:
         return {"goal": PRIORITY_GOAL, "lines": lines}
 
     def returns(self, seeds: int) -> list[dict[str, Any]]:
-        """What the same number of steps brings each library; as many at once as there are cores."""
+        """Returns of each library after the same number of steps; one process per core at a time."""
         lines = []
         for case in CASES:
             for library in self.libraries(case) if case.learning else ():
@@ -279,14 +279,16 @@ def closest(case: dict[str, Any], mode: str, kind: str) -> dict[str, Any] | None
 
 def goals(case: dict[str, Any]) -> list[str]:
     """Goals of a case and whether they were reached, in words."""
-    told = []
+    verdicts = []
     for mode, kind, goal in (("default", "rate", case["goal"]), ("pinned", "cpu", case["pinned_goal"])):
         best = closest(case, mode, kind)
         if goal is not None and best is not None:
             reached = best[kind]["median"]
             what = "rate" if kind == "rate" else "CPU time, pinned"
-            told.append(f"{what} {reached:.2f}× of {best['peer']}, goal {goal}×: {verdict(reached, goal)}")
-    return told
+            verdicts.append(
+                f"{what} {reached:.2f}× of {best['peer']}, goal {goal}×: {verdict(reached, goal)}"
+            )
+    return verdicts
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What `bench train` measured, as tables for the terminal and as a picture."""
+"""Results of `bench train` as tables for the terminal and as a picture."""
 
 from __future__ import annotations
 

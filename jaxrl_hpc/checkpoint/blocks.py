@@ -26,7 +26,7 @@ CHECKED_AT_ONCE = 2**22  # bytes
 
 
 class NoGoodCheckpoint(UserError):
-    """Of all checkpoints there are, none can be read."""
+    """There are checkpoints, but none of them can be read."""
 
 
 class BrokenCheckpoint(Exception):

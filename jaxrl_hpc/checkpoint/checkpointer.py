@@ -142,7 +142,7 @@ class Checkpointer:
         return manifest["step"], jax.tree.unflatten(structure, state), manifest["host"]
 
     def load(self, step: int | None = None) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        """As restore, without a structure: leaves by path (jax.tree_util.keystr). For re-sharding."""
+        """Like `restore`, without a structure: leaves by path (jax.tree_util.keystr). For re-sharding."""
         manifest, arrays, signatures = self._load(step)
         self._adopt(manifest)
         leaves = {path: from_host(array, signatures[path].key) for path, array in arrays.items()}

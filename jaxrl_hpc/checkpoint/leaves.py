@@ -28,7 +28,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def signature(leaf: Any) -> Signature:
-    """Of an array, a typed key, a scalar or a ShapeDtypeStruct of these."""
+    """Signature of an array, a typed key, a scalar or a ShapeDtypeStruct of these."""
     shape, dtype, key = tree_layout.signature(leaf)
     return Signature(shape, dtype.name, key)
 

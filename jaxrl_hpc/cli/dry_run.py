@@ -1,4 +1,4 @@
-"""What `train` would do with a config: parts, shapes and memory, without computing anything.
+"""Description of what `train` would do: parts, shapes and memory, without computing anything.
 
 Times are taken from finished runs of the same config in the same folder; unknown if there are none.
 """
@@ -139,7 +139,7 @@ def _state(runner: SeedRunner) -> str:
 
 
 def _time(config: Config, folder: Path) -> str:
-    """Of the newest finished run of the same config here."""
+    """Wall time of the newest finished run of the same config here."""
     wanted = _essence(config.to_dict())
     for entry in listing(folder) if folder.is_dir() else []:
         run = RunDirectory(entry.path)

@@ -1,4 +1,4 @@
-"""What `doctor` and scripts/slurm/mpi.sbatch run in every process: can JAX itself connect them (engine jax)?
+"""Test of the engine `jax`, run in every process by `doctor` and scripts/slurm/mpi.sbatch.
 
     srun -n 4 python -m jaxrl_hpc.cli.jax_selftest 4         also under mpiexec, with or without MPI in Slurm
     python -m jaxrl_hpc.cli.jax_selftest 2 HOST:PORT 0       by hand: process 0 of 2
@@ -29,7 +29,7 @@ LOOPS = 3
 
 
 class Seen(NamedTuple):
-    """What a process sees."""
+    """The processes and devices that a process sees."""
 
     process: int
     host: str

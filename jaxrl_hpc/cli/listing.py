@@ -188,7 +188,7 @@ def summary_of(path: Path) -> str:
 
 
 def first_sentence(lines: Sequence[str]) -> str:
-    """Of the first paragraph; examples, which are indented, end it too."""
+    """First sentence of the first paragraph, which indented examples end too."""
     words: list[str] = []
     for line in lines:
         if not line.strip() or (words and line.startswith("  ")):

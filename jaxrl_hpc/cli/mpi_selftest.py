@@ -1,4 +1,4 @@
-"""What `doctor` runs on every rank: does this MPI support all that the package needs?
+"""Test of the MPI features that the package needs, run on every rank by `doctor`.
 
 Rank 0 prints one JSON object per line: {"step": …, "ok": …, "text": …}. A launcher that does not belong to
 the MPI library starts every process as rank 0 of 1, so the expected size is an argument.

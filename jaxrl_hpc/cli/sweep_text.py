@@ -1,4 +1,4 @@
-"""What `jaxrl-hpc sweep` prints."""
+"""Output of `jaxrl-hpc sweep`."""
 
 from __future__ import annotations
 

@@ -165,8 +165,12 @@ class Hub(threading.Thread):
 
     def _welcome(self, peer: Peer, payload: bytes) -> None:
         try:
-            told = json.loads(payload)
-            member, known, count = Member(*told["member"]), told["token"] == self._token, told["processes"]
+            introduction = json.loads(payload)
+            member, known, count = (
+                Member(*introduction["member"]),
+                introduction["token"] == self._token,
+                introduction["processes"],
+            )
         except (KeyError, TypeError, ValueError, RecursionError):
             known = False
         if not known:

@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
     @property
     def program_devices(self) -> tuple[jax.Device, ...]:
-        """That a program runs on."""
+        """Devices that a program runs on."""
         return self.everywhere or self.devices
 
     @property
@@ -68,7 +68,7 @@ class Layout(NamedTuple):
         return NamedSharding(self.mesh, PartitionSpec(DEVICE))
 
     def place(self, tree: PyTree, *, divided: bool = False) -> PyTree:
-        """What this process has, on the program's devices.
+        """The process's part of a tree, placed on the program's devices.
 
         Args:
           tree: the same in all processes; if divided, leaves [local shards, …] of this one.

@@ -79,7 +79,7 @@ class Inbox:
         return None
 
     def next(self) -> tuple[int, np.ndarray] | None:
-        """As `take`; begins to receive more messages only until one is here."""
+        """Like `take`, but stops receiving once a message has arrived."""
         while (found := self.take()) is None and self.begin():
             pass
         return found

@@ -34,7 +34,7 @@ OPERATIONS: tuple[Operation, ...] = ("sum", "gather", "first", "ordered_sum")  #
 
 
 class _Library(ctypes.Structure):
-    """As in polling.cc."""
+    """The struct of polling.cc."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (*FUNCTIONS, "in_place")),
@@ -63,7 +63,7 @@ def problem() -> str | None:
 
 
 class Waited(NamedTuple):
-    """Of this process inside collectives, since the beginning."""
+    """Time that this process has spent inside collectives since its start."""
 
     seconds: float
     cpu_seconds: float  # of them on a core
@@ -120,7 +120,7 @@ def _handle(thing: Any) -> int:
 
 @functools.cache
 def _primitive() -> Primitive:
-    """Not made on import: it needs mpi4jax's effect, and with it MPI."""
+    """Created on first use: it needs mpi4jax's effect, and with it MPI."""
     from mpi4jax._src.jax_compat import abstract_token, get_token_effect, set_token_effect
     from mpi4jax._src.utils import ordered_effect
     from mpi4py import MPI

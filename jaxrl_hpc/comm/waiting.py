@@ -99,7 +99,7 @@ class Stalled(RuntimeError):
 
 
 def wait_for(poll: Callable[[], T | None], seconds: float, rank: int, what: str) -> T:
-    """What `poll` returns once it is not None; Stalled after the given seconds."""
+    """The first result of `poll` that is not None; Stalled after the given seconds."""
     start, backoff = time.monotonic(), Backoff()
     while (found := poll()) is None:
         waited = time.monotonic() - start

@@ -38,7 +38,7 @@ Size = Annotated[int, Field(ge=1)]
 
 
 class Recorded(Schema):
-    """What `env` of the description has to say: settings beside the name are for people."""
+    """`env` in the description. Settings besides the name are informative only."""
 
     model_config = ConfigDict(extra="ignore")
     name: str = ""
@@ -173,7 +173,7 @@ def _width(path: str | Path, name: str, kind: pa.DataType) -> int:
 
 
 def _declared_bytes(metadata: pq.FileMetaData, widths: dict[str, int]) -> int:
-    """Of the decoded columns: however few bytes they take in the file."""
+    """Bytes of the decoded columns, which may take few bytes in the file."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     return sum(widths.get(c.path_in_schema.split(".")[0], 0) * c.num_values for c in columns)

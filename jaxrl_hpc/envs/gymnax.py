@@ -82,7 +82,7 @@ def observer(env: Any, params: Any) -> Observer:
 
 
 def _key(key: Any) -> Any:
-    """What an entry of JAX's paths holds: a key, an index or a field's name."""
+    """Content of an entry of JAX's paths: a key, an index or a field's name."""
     if isinstance(key, jax.tree_util.DictKey):
         return key.key
     return key.idx if isinstance(key, jax.tree_util.SequenceKey) else key.name

@@ -35,7 +35,7 @@ class PolicyError(ValueError):
 
 
 def read_metadata(folder: str | Path) -> dict[str, Any]:
-    """What metadata.json says; PolicyError if the folder is not an exported policy."""
+    """Content of metadata.json; PolicyError if the folder is not an exported policy."""
     path = Path(folder) / "metadata.json"
     try:
         metadata = json.loads(path.read_text())

@@ -251,7 +251,7 @@ def _to_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def arrow_column(values: list[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """As pa.array, which would import pandas where that is installed: over a second before a run begins."""
+    """Like pa.array, which would import pandas if installed: over a second before a run begins."""
     kinds = {type(value) for value in values}
     kind = kind or next((arrow for python, arrow in KINDS.items() if python in kinds), None)
     if kind is None:

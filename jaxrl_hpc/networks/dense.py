@@ -84,7 +84,7 @@ half_product.defvjp(_half_forward, _half_backward)
 
 
 def _dot_general(x: Array, weight: Array, dimensions: Any, precision: Any = None, **_: Any) -> Array:
-    """What `nn.Dense` asks for: the last axis of x against the first of weight."""
+    """The contraction that `nn.Dense` needs: the last axis of x against the first of weight."""
     assert dimensions == (((x.ndim - 1,), (0,)), ((), ())) and precision is None
     return product(x, weight)
 

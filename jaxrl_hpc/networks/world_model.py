@@ -18,7 +18,7 @@ from jaxrl_hpc.types import Array
 
 
 class Prediction(NamedTuple):
-    """Of every member of the ensemble."""
+    """Predictions of every member of the ensemble."""
 
     change: Array  # [members, N, D]
     reward: Array  # [members, N]

@@ -25,7 +25,7 @@ from jaxrl_hpc.types import Array, PyTree
 
 
 class Targets(NamedTuple):
-    """What a policy and a value function learn towards."""
+    """Targets of a policy and a value function."""
 
     advantage: Array  # [T, B]
     value: Array  # [T, B]

@@ -128,7 +128,7 @@ class RunData:
         return np.stack([known, np.bincount(where, wall[wall > 0]) / np.bincount(where)], 1)
 
     def final_values(self, column: str = "eval_return") -> np.ndarray:
-        """Of each seed: the final evaluation, or the last point so far of a run in progress."""
+        """The final evaluation of each seed, or the last point so far of a run in progress."""
         return np.array([one.values[-1] for one in self.seed_curves("eval", column)])
 
 

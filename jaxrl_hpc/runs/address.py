@@ -37,7 +37,7 @@ class LearnerAddress(NamedTuple):
     pid: int
 
     def where(self) -> tuple[str, ...]:
-        """What to try from this host."""
+        """Addresses to try from this host."""
         here = self.host == socket.gethostname()
         return ("127.0.0.1", *self.hosts) if here else self.hosts
 

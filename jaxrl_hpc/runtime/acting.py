@@ -80,7 +80,7 @@ class Search:
         self.deadline = time.monotonic() + self.seconds
 
     def address(self) -> address.LearnerAddress:
-        """Of the learner, as soon as there is one."""
+        """The learner's address, once there is one."""
         while True:
             if self.folder.is_dir() and self.run.read_summary() is not None:
                 raise Over(f"{self.folder} is finished: there is nothing left to act for", 0)

@@ -37,7 +37,7 @@ def available_memory() -> int:
 
 
 def memory_limit_files(groups: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> list[Path]:
-    """Of the control group that this process is in (Slurm makes one per job and step) and of all above it."""
+    """Files of this process's control group (Slurm makes one per job and step) and of all above it."""
     try:
         lines = groups.read_text().splitlines()
     except OSError:

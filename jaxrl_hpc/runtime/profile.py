@@ -35,7 +35,7 @@ def shares_of(runner: SeedRunner) -> dict[str, float]:
 
 
 def measured_shares(workflow: Workflow, state: PyTree) -> dict[str, float]:
-    """Of a state after the warm-up, by workflows that say what an iteration is made of."""
+    """Shares of an iteration's parts, from a state after the warm-up, if the workflow names its parts."""
     seconds = {
         name: timed(body, jax.tree.map(jnp.copy, start))
         for name, (body, start) in workflow.profile(state).items()

@@ -83,7 +83,7 @@ def table(best: RankSplit, choices: list[RankSplit]) -> str:
 
 
 def report(costs: Costs, best: RankSplit, choices: list[RankSplit]) -> dict[str, Any]:
-    """As plain data."""
+    """The recommendation as plain data."""
     return {
         "costs": {k: v._asdict() if hasattr(v, "_asdict") else v for k, v in costs._asdict().items()},
         "recommended": {"learners": best.learners, "actors": best.actors},

@@ -276,7 +276,7 @@ def analyse(request: Request, results: Sequence[dict[str, Any]]) -> dict[str, An
 
 
 def name_of(result: dict[str, Any]) -> str:
-    """Of a layout, in tables of collectives."""
+    """Name of a layout in tables of collectives."""
     return f"{result['ranks']} × {result['devices']} {result.get('engine', '')}".strip()
 
 

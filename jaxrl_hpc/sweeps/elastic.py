@@ -30,7 +30,7 @@ WRITER = "`jaxrl-hpc elastic`"
 
 
 class ElasticJobs(NamedTuple):
-    """What is to be submitted."""
+    """The jobs to submit."""
 
     run_dir: Path
     config: str  # of the learner; empty: only actors are wanted, for a run that exists

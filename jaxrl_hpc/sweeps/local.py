@@ -92,14 +92,14 @@ def _round(
     free = slots(tasks, jobs)
     running: dict[int, tuple[subprocess.Popen[bytes], list[int]]] = {}
     codes: dict[int, int] = {}
-    told = False
+    announced = False
     while queue or running:
         while queue and free and not stop.received:
             task, cores = queue.pop(0), free.pop()
             say(f"task {task.index}: {len(task.trials)} trials on {len(cores)} core(s)")
             running[task.index] = _start(command(plan_file, directory, task.index), cores, quiet), cores
-        if stop.received and not told:
-            told = True
+        if stop.received and not announced:
+            announced = True
             queue.clear()
             for process, _ in running.values():
                 process.send_signal(signal.SIGTERM)

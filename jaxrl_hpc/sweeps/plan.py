@@ -55,7 +55,7 @@ class SweepPlan(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Of the trials, how they are packed, and how they are compared."""
+        """Hash of the trials, their packing and their comparison."""
         halving = self.spec.halving.model_dump() if self.spec.halving else None
         return digest([[t.id for t in self.tasks], halving, self.spec.metric, self.spec.goal])
 

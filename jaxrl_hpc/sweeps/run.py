@@ -46,7 +46,7 @@ RECORD_LOST = (
 )
 
 
-class Told(NamedTuple):
+class Output(NamedTuple):
     """Output of a task."""
 
     say: Say
@@ -68,7 +68,7 @@ def run_task(
     progress: type[Progress] = Progress,
 ) -> TaskOutcome:
     """Run a task as far as possible. `say` gets lines of text, `progress` displays its progress."""
-    told = Told(say, progress)
+    output = Output(say, progress)
     task = plan.task(index)
     folder = directory.task(task)
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def run_task(
                 checked = True
             work = folder / "work"
             trials = _lanes_of_work(work, task, pending)
-            state = _run_rungs(plan, directory, task, trials, work, told)
+            state = _run_rungs(plan, directory, task, trials, work, output)
             if state != DONE:
                 return TaskOutcome(state, f"task {index}: {PAUSED[state]}")
             _clear(work)
@@ -119,14 +119,19 @@ def _clear(work: Path) -> None:
 
 
 def _run_rungs(
-    plan: SweepPlan, directory: SweepDirectory, task: Task, trials: Sequence[Trial], work: Path, told: Told
+    plan: SweepPlan,
+    directory: SweepDirectory,
+    task: Task,
+    trials: Sequence[Trial],
+    work: Path,
+    output: Output,
 ) -> str:
     """Train to the end, rung after rung (one without halving), and write results."""
     budgets = halving.budgets(plan.spec, trials[0].config)
     folders: list[Path] = []
     for rung, until in enumerate(budgets):
         folder = work / f"rung-{rung}"
-        summary = _train(task, trials, folder, folders[-1] if folders else None, until, told)
+        summary = _train(task, trials, folder, folders[-1] if folders else None, until, output)
         if summary is None:
             return SAVED
         folders.append(folder)
@@ -150,7 +155,7 @@ def _run_rungs(
 
 
 def _train(
-    task: Task, trials: Sequence[Trial], folder: Path, before: Path | None, until: int | None, told: Told
+    task: Task, trials: Sequence[Trial], folder: Path, before: Path | None, until: int | None, output: Output
 ) -> dict[str, Any] | None:
     """The summary of a segment of the packed run; None if a signal stopped it."""
     config = trials[0].config  # the others differ in what their lanes carry
@@ -161,7 +166,7 @@ def _train(
     lanes = [Lane(trial.seed, hypers_of(trial.config), trial.id) for trial in trials]
     segment = Segment(until, previous=before)
     outcome = train(
-        config, folder, resume=True, lanes=lanes, segment=segment, say=told.say, progress=told.progress
+        config, folder, resume=True, lanes=lanes, segment=segment, say=output.say, progress=output.progress
     )
     return outcome.summary
 

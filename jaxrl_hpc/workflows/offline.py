@@ -105,7 +105,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfflineWorkflow(TraceableWorkflow):
-    """As `fused`, filled from a dataset."""
+    """Like `fused`, with a replay filled from a dataset."""
 
     source: Source
 

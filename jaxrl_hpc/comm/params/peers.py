@@ -73,7 +73,7 @@ class Peers:
         return self.window.peek(rank, LINE)
 
     def read(self, rank: int, least: int, exact: bool = False) -> PeerVector | None:
-        """What a rank published last, if it is version `least` or later; None if not, or if the rank writes
+        """The newest vector of a rank, if its version is `least` or later; None if not, or if the rank writes
         faster than it can be copied.
 
         Args:
@@ -89,7 +89,7 @@ class Peers:
         return None
 
     def wait_for(self, rank: int, least: int, exact: bool) -> PeerVector:
-        """As `read`, waiting until it is there."""
+        """Like `read`, but waits for it."""
         what = f"version {least} of rank {rank}"
         return wait_for(lambda: self.read(rank, least, exact), self.seconds, self.window.rank, what)
 

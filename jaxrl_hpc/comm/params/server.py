@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 LOAD, READ, SWAP, STOP = 0, 1, 2, 3  # tags of requests
-TELL_SECONDS = 0.5  # longer waits are reported to the watchdog
+WARN_SECONDS = 0.5  # longer waits are reported to the watchdog
 
 
 def bounds(nbytes: int, servers: int) -> list[tuple[int, int]]:
@@ -56,7 +56,7 @@ class Client:
         self.size = settings.stored
         self._since = [-1] * len(servers)  # numbers of the last exchange with each
         self.signal = (0, 0)  # that a server got, and its rank
-        self.finished = False  # told to servers when they are released
+        self.finished = False  # sent to servers when they are released
         self.backoff = Backoff()
         self._outbox = Outbox(comm)
 
@@ -94,10 +94,10 @@ class Client:
 
     def _receive(self, server: int, size: int) -> np.ndarray:
         buffer = aligned(size)
-        request, began, told = self.comm.Irecv(buffer, source=server), time.monotonic(), False
+        request, began, warned = self.comm.Irecv(buffer, source=server), time.monotonic(), False
         while not request.Test():
-            if not told and time.monotonic() - began > TELL_SECONDS:
-                told = True
+            if not warned and time.monotonic() - began > WARN_SECONDS:
+                warned = True
                 self.watchdog.at(f"waiting for the server on rank {server}", 0)
             self.backoff.pause()
         self.backoff.reset()

@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
 
 class SelfTestResult(NamedTuple):
-    """Of a trial, as one rank saw it."""
+    """Result of the self-test on one rank."""
 
     problem: str | None
     freed: bool  # the window, and with it all that the trial made

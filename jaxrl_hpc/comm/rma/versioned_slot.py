@@ -92,7 +92,7 @@ class VersionedSlot:
         return self._newest() > self._seen
 
     def read(self, out: np.ndarray, seconds: float = 60.0) -> int | None:
-        """What is newest into out [nbytes] uint8, and its version; None if this rank has read it already."""
+        """Copy the newest value to out [nbytes] uint8; its version, or None if already read by this rank."""
         if not self.fresh():
             return None
         for _ in range(ATTEMPTS):

@@ -65,7 +65,7 @@ class Member:
 
 
 class Admission(NamedTuple):
-    """Who may take part."""
+    """Conditions for actors to join."""
 
     token: str
     runs: Mapping[str, Any]  # what an actor must run too: name -> value
@@ -245,14 +245,14 @@ class SocketLearner:
                 self._notes.append(found)
 
     def _admit(self, identity: bytes, greeting: bytes) -> None:
-        told = json.loads(greeting[:HELLO_BYTES])
-        if not hmac.compare_digest(str(told["token"]).encode(), self.admission.token.encode()):
+        hello = json.loads(greeting[:HELLO_BYTES])
+        if not hmac.compare_digest(str(hello["token"]).encode(), self.admission.token.encode()):
             self._refuse(identity, "the token is not that of this run")
             return
         for name, value in self.admission.runs.items():
-            if told["runs"].get(name) != value:
+            if hello["runs"].get(name) != value:
                 self._refuse(
-                    identity, f"{name}: the learner has {value}, this actor has {told['runs'].get(name)}"
+                    identity, f"{name}: the learner has {value}, this actor has {hello['runs'].get(name)}"
                 )
                 return
         busy = {member.number for member in self.members.values()}
@@ -260,7 +260,7 @@ class SocketLearner:
         if number >= self.admission.most:
             self._send(identity, Frame.FULL.head, NUMBER.pack(len(busy)))  # one of them may be dead already
             return
-        member = self.members[identity] = Member(number, str(told["who"]))
+        member = self.members[identity] = Member(number, str(hello["who"]))
         self._counts["joined_actors"] += 1
         self.last_event = time.monotonic()
         stream = self.streams.setdefault(number, Stream())

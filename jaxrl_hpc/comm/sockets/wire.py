@@ -1,4 +1,4 @@
-"""What travels between a learner and volatile actors: frames of ZeroMQ, numbers, JSON and raw buffers.
+"""Messages between a learner and volatile actors: frames of ZeroMQ, numbers, JSON and raw buffers.
 
     actor                                      learner
     HELLO     token, what it runs         →
@@ -85,7 +85,7 @@ def own(frame: Any) -> np.ndarray:
 
 
 def configure(socket: Any, lost_seconds: float) -> None:
-    """What both ends have in common: the I/O threads of ZeroMQ notice a peer that is silent for too long,
+    """Options of both ends: the I/O threads of ZeroMQ notice a peer that is silent for too long,
     whatever the processes themselves are doing."""
     import zmq
 

@@ -28,7 +28,7 @@ class BoosterEpisode(NamedTuple):
 
     @property
     def improvement(self) -> float:
-        """Of this episode alone; over several, add the sums before dividing."""
+        """Improvement factor of this episode; over several, add the sums before dividing."""
         return float(np.abs(self.regulator_iminer[1:]).sum() / np.abs(self.iminer[1:]).sum())
 
 

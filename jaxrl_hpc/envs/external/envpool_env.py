@@ -21,7 +21,7 @@ ACTIONS = {"BeamRider-Atari": 9, "Breakout-Atari": 4, "Qbert-Atari": 6, "SpaceIn
 
 
 class RobotSizes(NamedTuple):
-    """Of a MuJoCo task."""
+    """Sizes of a MuJoCo task."""
 
     observation: int
     action: int

@@ -126,7 +126,7 @@ class PoolHost(Host):
         world().abort(2)
 
     def forget(self) -> None:
-        """No effect: tickets belong to this process, and the pools are part of its programs."""
+        """Does nothing: tickets belong to this process, and the pools are part of its programs."""
 
     def close(self) -> None:
         self.pulse.close()

@@ -33,7 +33,7 @@ VECTOR = 16  # numbers of filters, or of channels of dx, must be multiples of th
 
 
 class Settings(NamedTuple):
-    """Of a layer, fixed when a program is traced."""
+    """Settings of a layer, fixed when a program is traced."""
 
     stride: int
     scale: float  # of x

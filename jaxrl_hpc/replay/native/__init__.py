@@ -43,7 +43,7 @@ def _attributes(shape: TreeLayout, simd: bool) -> dict[str, Any]:
 
 
 def find(shape: TreeLayout, tree: Array, words: Array, *, simd: bool = True) -> tuple[Array, Array]:
-    """As `sum_tree.find`."""
+    """Same as `sum_tree.find`."""
     index, priority = _draw("find", words.shape[0])(tree, words, **_attributes(shape, simd))
     return index, priority
 
@@ -51,7 +51,7 @@ def find(shape: TreeLayout, tree: Array, words: Array, *, simd: bool = True) -> 
 def sample(
     shape: TreeLayout, tree: Array, words: Array, number: int, stratified: bool, *, simd: bool = True
 ) -> tuple[Array, Array]:
-    """As `sum_tree.sample`."""
+    """Same as `sum_tree.sample`."""
     call = _draw("sample", number)
     index, priority = call(tree, words, stratified=stratified, **_attributes(shape, simd))
     return index, priority
@@ -60,14 +60,14 @@ def sample(
 def update(
     shape: TreeLayout, tree: Array, index: Array, priority: Array, revive: bool = False, *, simd: bool = True
 ) -> Array:
-    """As `sum_tree.update`, for priorities that are clipped already."""
+    """Same as `sum_tree.update`, for clipped priorities."""
     call = _in_place("update", tree)
     changed: Array = call(tree, index, priority, revive=revive, **_attributes(shape, simd))
     return changed
 
 
 def assign(shape: TreeLayout, tree: Array, start: Array, priority: Array, *, simd: bool = True) -> Array:
-    """As `sum_tree.assign`, for priorities that are zero or clipped already."""
+    """Same as `sum_tree.assign`, for priorities that are zero or clipped."""
     changed: Array = _in_place("assign", tree)(tree, start, priority, **_attributes(shape, simd))
     return changed
 

@@ -131,7 +131,7 @@ class Elastic(ActorLearner):
         )
 
     def runs(self, config: bytes) -> dict[str, Any]:
-        """What an actor and its learner must have in common; `config` is the run's file."""
+        """Versions and settings that an actor and its learner must share; `config` is the run's file."""
         return {
             "version of jaxrl_hpc": jaxrl_hpc.__version__,
             "hash of config.yaml": hashlib.sha256(config).hexdigest()[:16],

@@ -32,7 +32,7 @@ class WaitRules(NamedTuple):
 
 
 class ElasticMailbox(Mailbox):
-    """As `Mailbox`, for the learner of an elastic run."""
+    """The `Mailbox` of the learner of an elastic run."""
 
     channel: SocketLearner
 

@@ -115,7 +115,7 @@ class LearnerSettings(NamedTuple):
 
     @classmethod
     def of_one_rank(cls, config: DistributedConfig, total_env_steps: int) -> LearnerSettings:
-        """Of a rank that acts and learns: its own unrolls, one after the other."""
+        """Settings of a rank that acts and learns from its own unrolls, one after the other."""
         return cls(
             copies=config.num_envs,
             length=config.unroll_length,

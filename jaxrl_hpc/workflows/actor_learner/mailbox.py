@@ -144,13 +144,13 @@ class Mailbox:
     def take(self, count: int, version: int) -> list[UnrollMessage]:
         """The next unrolls to learn from, as views into buffers of their own. Waits for them."""
         found: list[UnrollMessage] = []
-        told = False  # dropped unrolls are not progress: the wait continues
+        warned = False  # dropped unrolls are not progress: the wait continues
         while len(found) < count:
             self.poll(count - len(found) - len(self.queue))
             message = self._pick()
             if message is None:
-                if not told:
-                    told = True
+                if not warned:
+                    warned = True
                     begun = any(self._received.values())  # actors may have to compile first
                     self.watchdog.at(
                         f"waiting for unrolls of {self._names()}", version, armed=begun, often=True
@@ -169,7 +169,7 @@ class Mailbox:
                 self.dropped += 1
             else:
                 found.append(message)
-                told = False
+                warned = False
         self.watchdog.at("learning", version, often=True)
         return found
 

@@ -35,7 +35,7 @@ from jaxrl_hpc.workflows.central_inference.server import (
 )
 from jaxrl_hpc.workflows.central_inference.server_state import known_of
 
-TELL_SECONDS = 0.5  # longer waits are reported to the watchdog
+WARN_SECONDS = 0.5  # longer waits are reported to the watchdog
 
 
 def advance(env: Env, state: RolloutState, action: Array) -> tuple[RolloutState, EnvStep]:
@@ -132,15 +132,15 @@ class EnvClient(Actor):
 
     def answer(self, signal: StopRequest) -> np.ndarray | None:
         """The next action; None when the run is over."""
-        began, told = time.monotonic(), False
+        began, warned = time.monotonic(), False
         while self.stopped is None:
             self.listen(signal)
             if self.snapshot is not None and self._filled is None:
                 self.report()
             found = self.line.receive()
             if found is None:
-                if not told and time.monotonic() - began > TELL_SECONDS:
-                    told = True
+                if not warned and time.monotonic() - began > WARN_SECONDS:
+                    warned = True
                     phase = f"waiting for actions from rank {self.learner}"
                     self.watchdog.at(phase, self.state.sequence, armed=self._compiled, often=True)
                 self.backoff.pause()

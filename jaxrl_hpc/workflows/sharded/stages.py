@@ -135,7 +135,7 @@ def acting(settings: ShardedSettings, env: Env, agent: Agent, replay: Replay | N
 
 
 class Keys(NamedTuple):
-    """Of one update; the same everywhere."""
+    """Keys of one update, the same everywhere."""
 
     sample: Array
     minibatches: Array

@@ -253,7 +253,7 @@ class Sharded(WorkflowBase):
         return state
 
     def placement(self, shape: ShardedState) -> Placement:
-        """What is shared on every device, and its part of the shards."""
+        """Shared state on every device, and each device's part of the shards."""
         workers = self.layout.ranks * len(self.layout.devices)
         per_shard = state_bytes(shape.own) / shape.own.shard.shape[0]
         size = state_bytes(shape.shared) + int(per_shard * self.layout.shards / workers)
