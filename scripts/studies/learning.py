@@ -126,8 +126,8 @@ STUDIES = {
     ),
     "acrobot": Study(
         "Acrobot-v1",
-        "The reward is −1 per step until the tip is up; DQN has 200k steps, PPO and A2C 500k. The goal of -80 "
-        "is missed, by PPO narrowly; runs with other settings than the shipped ones are not recorded.",
+        "The reward is −1 per step until the tip is up; DQN has 200k steps, PPO and A2C 500k. The goal of "
+        "-80 is missed, by PPO narrowly; runs with other settings than the shipped ones are not recorded.",
         (
             Entry("dqn", "acrobot_dqn", 16, -80),
             Entry("ppo", "acrobot_ppo", 8, -80),
