@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
 
 
 def keys_by_xla() -> None:
-    threefry.install = lambda: False  # type: ignore[assignment]
+    threefry.install = lambda: False
 
 
 def plain_weight_gradient() -> None:
@@ -64,12 +64,12 @@ def narrow_vectors() -> None:
 
 def flat_adam() -> None:
     by_leaf = optimise._adam
-    optimise._adam = lambda config, hypers: optax.flatten(by_leaf(config, hypers))  # type: ignore[assignment]
+    optimise._adam = lambda config, hypers: optax.flatten(by_leaf(config, hypers))
 
 
 def no_metrics() -> None:
     """No gradient norm, and of an update only the loss: the most that cheaper metrics can bring."""
-    update.gradient_norm = lambda grads, params: jnp.float32(0)  # type: ignore[assignment]
+    update.gradient_norm = lambda grads, params: jnp.float32(0)
     make = dqn.make
 
     def shorter(*args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 
 import readme  # beside this file
 
-from jaxrl_hpc.bench import cases, train, train_tables
+import jaxrl_hpc
+from jaxrl_hpc.bench import cases, interleave, profile, train, train_tables
 from jaxrl_hpc.bench import growth as growth_bench
 from jaxrl_hpc.bench import start as start_bench
 from jaxrl_hpc.bench.threads import WORTH_IT
@@ -37,6 +39,19 @@ KINDS = {
     "start": ["start"],
     "threads": ["threads"],
 }
+PAGE_KINDS = (*KINDS, "candidates")  # the last is measured by candidates.py
+
+
+# candidates of which there are no figures
+NOT_MEASURED = (
+    "Not built: one Threefry call per iteration for all keys, activations fused by hand, activations and "
+    "gradients of one layer in one kernel, PPO's update in tiles with observations stored once.",
+    "Built and in use, without a figure of its own: PPO's shuffle as a loop, TD3's policy update without the "
+    "second critic.",
+    "Seeds stacked in one program are the rule on accelerators. On CPUs `run.seeds_mode: auto` runs a "
+    "program per seed, which has the bits of that seed alone at every width. A group of seeds per core is "
+    "not built.",
+)
 
 
 def data_file(kind: str) -> Path:
@@ -53,22 +68,45 @@ def measure(quick: bool, only: list[str] | None, peer_options: list[str], before
             subprocess.run([*command, "--json", str(data_file(kind)), *["--quick"] * quick], check=True)
 
 
+def versions(report: dict[str, Any]) -> str:
+    """Commit, if known, and versions of ours and of the peers."""
+    facts = report["machine"]
+    known = {name: version for name, version in facts["versions"].items() if version}
+    names = [f"{name} {version}" for name, version in (known | report.get("peers", {})).items()]
+    commit = [f"commit `{facts['commit'][:10]}`"] if facts.get("commit") else []
+    return ", ".join([*commit, *names])
+
+
 def circumstances(report: dict[str, Any]) -> str:
     """On what, how, and how calm it was."""
     facts = report["machine"]
-    known = {name: version for name, version in facts["versions"].items() if version}
-    versions = ", ".join(f"{name} {version}" for name, version in (known | report.get("peers", {})).items())
-    text = f"{facts['processor']}, {facts['cores']} cores; {versions}; {report['rounds']} rounds, medians"
+    cores = "1 core" if facts["cores"] == 1 else f"{facts['cores']} cores"
+    text = f"{facts['processor']}, {cores}; {versions(report)}; {report['rounds']} rounds, medians"
     if "seconds" in report:
         text += f" of {report['seconds']} s each"
     loads = [facts["load"], facts.get("load_after", facts["load"])]
     if max(loads) > facts["cores"]:
         text += (
-            f". **The machine was busy** (load {loads[0]:.1f} before, {loads[1]:.1f} after, on "
-            f"{facts['cores']} cores): rates are far below what an idle machine gives, and a library with "
-            "more threads can get a larger share of the cores; the CPU time per update suffers less"
+            f". **The machine was busy** (load {loads[0]:.1f} before, {loads[1]:.1f} after, on {cores}): "
+            "rates are far below what an idle machine gives, and a library with more threads can get a "
+            "larger share of the cores; the CPU time per update suffers less"
+        )
+    if facts["versions"]["jaxrl-hpc"] != jaxrl_hpc.__version__:
+        text += (
+            f". **Figures of version {facts['versions']['jaxrl-hpc']}**, not measured again since: rates "
+            "here do not compare with those of other sections"
         )
     return text + (". Quick measurement: a first look." if report["quick"] else ".")
+
+
+def circumstances_of_cases(report: dict[str, Any]) -> list[str]:
+    """A paragraph for each measurement that cases come from."""
+    found: dict[str, list[str]] = {}
+    for case in report["cases"]:
+        found.setdefault(circumstances(train.facts_of(report, case["name"])), []).append(case["title"])
+    if len(found) == 1:
+        return [*found, ""]
+    return [line for text, titles in found.items() for line in (f"*{'; '.join(titles)}*: {text}", "")]
 
 
 def case_rows(case: dict[str, Any]) -> list[str]:
@@ -101,9 +139,13 @@ def table(report: dict[str, Any]) -> list[str]:
         *(row for case in report["cases"] for row in case_rows(case)),
         "",
         "Against the best of the peers:",
-        *(f"- {case['title']}: {line}" for case in report["cases"] for line in train.goals(case)),
+        *(f"- {line}" for line in told_goals(report)),
         "",
     ]
+
+
+def told_goals(report: dict[str, Any]) -> list[str]:
+    return [f"{case['title']}: {line}" for case in report["cases"] for line in train.goals(case)]
 
 
 def atari(report: dict[str, Any]) -> list[str]:
@@ -116,8 +158,7 @@ def atari(report: dict[str, Any]) -> list[str]:
         "envpool; stable-baselines3 steps ale-py with its own Atari wrappers in one process, its default. A "
         f"step is an action. Measured by `jaxrl-hpc bench train --only {names}`, the libraries taking turns.",
         "",
-        circumstances(report),
-        "",
+        *circumstances_of_cases(report),
         *table(report),
     ]
 
@@ -129,13 +170,14 @@ def training(report: dict[str, Any]) -> list[str]:
         "## Training loops against other libraries",
         "CartPole-v1 (TD3: Pendulum-v1), MLP 64 × 64, batch 128, replay of 65,536, Adam; the same sizes, "
         "activations and numbers of updates for all, counted by each library itself; compilation is timed "
-        "separately, evaluation excluded. rejax is compared on double DQN, the others on plain DQN, as they "
-        "implement it. Each library is started with its defaults; *pinned*: held to one core. Measured by "
-        "`jaxrl-hpc bench train`, the libraries taking turns. The last columns are our rate divided by the "
+        "separately, one library after another and without a cache, evaluation excluded. rejax is compared "
+        "on double DQN, the others on plain DQN, as they implement it. Each library is started with its "
+        "defaults; *pinned*: its process has one core from the start, and a row in which it used more than "
+        f"{interleave.PINNED_CORES} cores is refused. Measured by `jaxrl-hpc bench train`, the libraries "
+        "taking turns. The last columns are our rate divided by the "
         "peer's, and the peer's CPU time per update divided by ours: medians over rounds, with extremes.",
         "",
-        circumstances(report),
-        "",
+        *circumstances_of_cases(report),
         *table(report),
         "![Ratios to each peer](images/bench_train.svg)",
         "",
@@ -153,9 +195,13 @@ def training(report: dict[str, Any]) -> list[str]:
 
 def returns(report: dict[str, Any]) -> list[str]:
     lines = [
-        "### The same work brings the same return",
+        "## What equal work brings",
         "Greedy episodes after the same number of environment steps and updates, one figure per seed "
-        "(`jaxrl-hpc bench train --only returns`). CartPole ends at 500.",
+        "(`jaxrl-hpc bench train --only returns`). CartPole ends at 500; Pendulum's returns are negative. "
+        "The work is equal, losses are the libraries' own: ours is Huber's, DQN's of purejaxrl and rejax is "
+        "quadratic. So few seeds tell apart only what differs much: below the table, where they do.",
+        "",
+        f"Measured with {versions(train.facts_of(report, 'returns'))}.",
         "",
         "| work | library | steps | updates | returns |",
         "|---|---|---|---|---|",
@@ -164,7 +210,25 @@ def returns(report: dict[str, Any]) -> list[str]:
         reached = ", ".join(f"{value:,.0f}" for value in line["returns"])
         cells = [line["title"], line["library"], f"{line['env_steps']:,}", f"{line['updates']:,}", reached]
         lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, ""]
+    return [*lines, "", *(f"- {text}" for text in told_returns(report["returns"])), ""]
+
+
+def told_returns(lines: list[dict[str, Any]]) -> list[str]:
+    """Where the seeds of a peer reach other returns than ours, judged by their ranges."""
+    ours = {line["case"]: line["returns"] for line in lines if line["library"] == "ours"}
+    found = []
+    for line in lines:
+        if line["library"] == "ours":
+            continue
+        mine, theirs = ours[line["case"]], line["returns"]
+        verdict = "the ranges overlap"
+        if min(mine) > max(theirs):
+            verdict = "**every seed of ours is above every one of theirs**"
+        elif max(mine) < min(theirs):
+            verdict = "**every seed of ours is below every one of theirs**"
+        means = f"mean {statistics.mean(mine):,.0f} against {statistics.mean(theirs):,.0f}"
+        found.append(f"{line['title']}, {line['library']}: {means}, {verdict}")
+    return found
 
 
 def slots(report: dict[str, Any]) -> list[str]:
@@ -174,7 +238,7 @@ def slots(report: dict[str, Any]) -> list[str]:
         "the caches should have an effect (goal: at most "
         f"{report['slots']['goal']}× slower from first to last).",
         "",
-        circumstances(report),
+        circumstances(train.facts_of(report, "slots")),
         "",
         "| slots | library | updates/s | slower than the first |",
         "|---|---|---|---|",
@@ -193,7 +257,7 @@ def priorities(report: dict[str, Any]) -> list[str]:
         "DQN 8 : 1 with uniform and with prioritised replay in turns (`jaxrl-hpc bench train --only "
         f"priorities`), CPU µs per update (goal: at most {goal}×).",
         "",
-        circumstances(report),
+        circumstances(train.facts_of(report, "priorities")),
         "",
         "| slots | uniform | prioritised | cost | goal |",
         "|---|---|---|---|---|",
@@ -212,10 +276,10 @@ def pieces(report: dict[str, Any]) -> list[str]:
     rate = report["flops_per_second"] / 1e9
     lines = [
         "## Where an iteration's time goes",
-        "DQN, 8 environments : 1 update, batch 128, one thread, CPU µs (`jaxrl-hpc bench pieces`). The bound "
-        f"is the floating-point work of the matrix products at {rate:.0f} GFLOP/s, the best that a large "
-        "product reached on this core. *Rest* is what the pieces, run alone, do not account for: the loop, "
-        "small copies, metrics, and probably caches that a piece alone has to itself.",
+        "Double DQN, 8 environments : 1 update, batch 128, one thread, CPU µs (`jaxrl-hpc bench pieces`). "
+        f"The bound is the floating-point work of the matrix products at {rate:.0f} GFLOP/s, the best that "
+        "a large product reached on this core. *Rest* is what the pieces, run alone, do not account for: the "
+        "loop, small copies, metrics, and probably caches that a piece alone has to itself.",
         "",
         circumstances(report),
         "",
@@ -226,9 +290,64 @@ def pieces(report: dict[str, Any]) -> list[str]:
         cells = (f"{line['microseconds'][name]:,.1f}" for line in report["lines"])
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     bounds = (f"{line['bound_microseconds']:,.1f}" for line in report["lines"])
-    parts = (f"{line['part_of_bound']:.0%}" for line in report["lines"])
+    parts = (f"{line['part_of_bound']:.1%}" for line in report["lines"])
     lines += ["| arithmetic bound | " + " | ".join(bounds) + " |"]
-    return [*lines, "| bound / measured | " + " | ".join(parts) + " |", ""]
+    lines += ["| bound / measured | " + " | ".join(parts) + " |", ""]
+    lines += [f"- {text}" for text in told_bounds(report)]
+    if "ppo" in report:
+        ppo = report["ppo"]
+        lines += [
+            "",
+            f"The bound of an iteration of PPO is its matrix products, {ppo['flops'] / 1e9:.1f} billion "
+            f"operations: {ppo['bound_milliseconds']:.1f} ms at {ppo['flops_per_second'] / 1e9:.0f} GFLOP/s, "
+            f"the best rate of products of its shape ({ppo['rows']:,} × {ppo['width']} by {ppo['width']} × "
+            f"{ppo['width']}). Its goal was set on another processor: 36 ms, where the bound was 27. "
+            + circumstances(ppo),
+        ]
+    return [*lines, ""]
+
+
+def told_bounds(report: dict[str, Any]) -> list[str]:
+    """What wide layers and PPO reach of their arithmetic bounds, beside the goals."""
+    goal = profile.BOUND_GOAL
+    found = [
+        f"Width {line['width']}: {line['part_of_bound']:.2%} of the arithmetic bound, goal {goal:.0%}: "
+        f"{'reached' if line['part_of_bound'] >= goal else 'missed'}"
+        for line in report["lines"]
+        if line["width"] >= profile.WIDE
+    ]
+    if ppo := report.get("ppo"):
+        times = ppo["milliseconds"] / ppo["bound_milliseconds"]
+        verdict = "reached" if times <= profile.PPO_GOAL else "missed"
+        found.append(
+            f"{ppo['title']}: {ppo['milliseconds']:.1f} ms of CPU an iteration on one core, {times:.2f}× the "
+            f"bound, goal {profile.PPO_GOAL:.2f}×: {verdict}"
+        )
+    return found
+
+
+def tried(report: dict[str, Any]) -> list[str]:
+    lines = [
+        "## What was tried",
+        "Single changes to the programs, measured in turns with the programs as they are, each in a process "
+        "held to one core (`python scripts/studies/candidates.py`). *Cost*: CPU time of an update with the "
+        "change over that without, median over rounds with extremes. For an optimisation in use the change "
+        "is to take it out, so a cost above 1 is what it saves; what is not in use would have to be below 1.",
+        "",
+        circumstances(report),
+        "",
+    ]
+    for in_use, title in ((True, "in use, taken out"), (False, "not in use, put in")):
+        lines += [f"| {title} | work | µs as it is | µs with the change | cost |", "|---|---|---|---|---|"]
+        for case in report["cases"]:
+            before = f"{case['as_it_is']['cpu_microseconds_per_update']:,.1f}"
+            for line in case["lines"]:
+                if line["in_use"] == in_use:
+                    after, cost = f"{line['cpu_microseconds_per_update']:,.1f}", line["cost"]
+                    spread = f"**{cost['median']:.2f}×** ({cost['low']:.2f}–{cost['high']:.2f})"
+                    lines.append(f"| {line['what']} | {case['title']} | {before} | {after} | {spread} |")
+        lines.append("")
+    return [*lines, *(f"- {text}" for text in NOT_MEASURED), ""]
 
 
 def growth(report: dict[str, Any]) -> list[str]:
@@ -298,6 +417,18 @@ def threads(report: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def missed(reports: dict[str, dict[str, Any]]) -> list[str]:
+    """Goals that the measurements below do not reach."""
+    goals = [line for kind in ("train", "atari") if kind in reports for line in told_goals(reports[kind])]
+    goals += told_bounds(reports["pieces"]) if "pieces" in reports else []
+    goals += start_bench.goals(reports["start"]["lines"]) if "start" in reports else []
+    found = [f"- {line.removesuffix(': missed')}" for line in goals if line.endswith(": missed")]
+    if "returns" in reports:
+        lines = told_returns(reports["returns"]["returns"])
+        found += [f"- the same return for the same work: {line}" for line in lines if "is below" in line]
+    return ["## Goals that are missed", *found, ""] if found else []
+
+
 def page(reports: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Performance",
@@ -306,6 +437,7 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
         "`--measure` it repeats them. Replay memories have a page of their own: "
         "[results/replay.md](results/replay.md).",
         "",
+        *missed(reports),
     ]
     sections = {
         "train": training,
@@ -314,12 +446,15 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
         "slots": slots,
         "priorities": priorities,
         "pieces": pieces,
+        "candidates": tried,
         "growth": growth,
         "start": start,
         "threads": threads,
     }
     for kind, section in sections.items():
         lines += section(reports[kind]) if kind in reports else []
+    if absent := [kind for kind in PAGE_KINDS if kind not in reports]:
+        lines += ["## Not measured", f"There are no figures yet of: {', '.join(absent)}.", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -349,7 +484,9 @@ def main() -> int:
         given = {f"--{name}": getattr(args, name.replace("-", "_")) for name in names}
         peers = [part for pair in given.items() if pair[1] for part in pair]
         measure(args.quick, args.only, peers, args.before)
-    reports = {kind: json.loads(data_file(kind).read_text()) for kind in KINDS if data_file(kind).exists()}
+    reports = {
+        kind: json.loads(data_file(kind).read_text()) for kind in PAGE_KINDS if data_file(kind).exists()
+    }
     if not reports:
         print("nothing is measured yet: add --measure", file=sys.stderr)
         return 2

@@ -16,6 +16,7 @@ from jaxrl_hpc.cli import main
 from jaxrl_hpc.errors import UserError
 
 HERE = ["--peer-python", sys.executable]  # rejax is installed beside us, for tests
+DATA = Path(__file__).parents[2] / "docs" / "data"
 ALL_CASES = [*cases.CASES, *cases.SLOT_CASES, *cases.PRIORITY_CASES]
 
 
@@ -78,6 +79,18 @@ def test_a_pinned_row_that_used_more_than_its_core_is_refused():
     with pytest.raises(UserError, match=r"rejax on x used 1\.35 cores, though it was pinned to one"):
         interleave.describe(pinned, [sample(300, cpu=2.0), sample(300, cpu=2.7)])
     assert interleave.describe(entry("rejax"), [sample(300, cpu=2.7)])["cores"] == pytest.approx(1.35)
+
+
+def test_recorded_pinned_rows_kept_to_their_core():
+    results = [
+        result
+        for name in ("train", "atari")
+        for case in json.loads((DATA / f"bench_{name}.json").read_text())["cases"]
+        for result in case["results"]
+    ]
+    pinned = [result for result in results if result["mode"] == "pinned"]
+    assert len(pinned) > 5
+    assert all(result["cores"] <= interleave.PINNED_CORES for result in pinned)
 
 
 def cores_of_threads(process):
