@@ -78,6 +78,7 @@ def our_config(work: Work) -> dict[str, Any]:
             "target_every": 0,
             "double": work.double,
             "epsilon_fraction": work.exploration_fraction,
+            "huber_delta": 1e6,  # the squared error, which the JAX peers learn by
         }
     if work.algorithm == "td3":
         agent["actor_learning_rate"] = work.learning_rate
