@@ -198,8 +198,9 @@ def returns(report: dict[str, Any]) -> list[str]:
         "## What equal work brings",
         "Greedy episodes after the same number of environment steps and updates, one figure per seed "
         "(`jaxrl-hpc bench train --only returns`). CartPole ends at 500; Pendulum's returns are negative. "
-        "The work is equal, losses are the libraries' own: ours is Huber's, DQN's of purejaxrl and rejax is "
-        "quadratic. So few seeds tell apart only what differs much: below the table, where they do.",
+        "purejaxrl and rejax have DQN learn by the squared error; ours had Huber's loss when this was "
+        "measured, and has the squared error in this benchmark since. So few seeds tell apart only what "
+        "differs much: below the table, where they do.",
         "",
         f"Measured with {versions(train.facts_of(report, 'returns'))}.",
         "",
