@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.bench import cases, growth, interleave, start, threads, train
+from jaxrl_hpc.bench import cases, growth, interleave, start, threads, train, train_tables
 from jaxrl_hpc.bench.interleave import Entry, Peers
 from jaxrl_hpc.cli import main
 from jaxrl_hpc.errors import UserError
@@ -279,12 +279,15 @@ def test_replay_sizes_and_tables(monkeypatch, capsys, tmp_path):
     target = tmp_path / "bench.json"
     command = ["bench", "train", "--quick", "--only", "dqn_8", "slots", "--json", str(target)]
     assert main.main([*command, "--plot", str(tmp_path / "bench.svg")]) == 0
-    assert (tmp_path / "bench.svg").stat().st_size > 1_000
+    picture = (tmp_path / "bench.svg").read_bytes()
+    assert len(picture) > 1_000
     report = json.loads(target.read_text())
     ours = report["slots"]["ours"]
     assert [line["slots"] for line in ours] == [slots for slots, _ in cases.SLOTS]
     assert [line["slowdown"]["median"] for line in ours] == pytest.approx([1, 1.5, 2, 2.5])
     assert "1,048,576" in capsys.readouterr().out
+    train_tables.draw(report, tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_bytes() == picture
 
 
 def test_a_measurement_keeps_the_cases_that_it_leaves_out(monkeypatch, capsys, tmp_path):
