@@ -42,14 +42,14 @@ def speed() -> tuple[str, str]:
 
 
 def kills() -> tuple[str, str]:
-    """Killed runs of the workflows that promise equal bits, over all recorded invocations."""
+    """Runs with faults, of the workflows that promise equal bits, over all recorded invocations."""
     cases = equal = 0
     for record in json.loads((DOCS / "results" / "chaos.json").read_text()):
         for workflow, found in record["groups"].get("kills", {}).items():
             if workflow in EXACT:
                 cases += found["cases"]
                 equal += found["verdicts"].get("equal bits", 0)
-    return "runs killed at random moments and resumed, `fused`, `sharded` and `offline`", (
+    return "runs killed, stopped or slowed at random moments and resumed, `fused`, `sharded` and `offline`", (
         f"{equal} of {cases} ended with the bits of an undisturbed run ([record](docs/results/chaos.md))"
     )
 
