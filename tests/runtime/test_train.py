@@ -205,7 +205,16 @@ PROBES = {
 BY_DEFAULT = {agent: ("CartPole-v1", 60_000, score) for agent, score in CARTPOLE.items()} | PROBES
 
 
-@pytest.mark.parametrize("agent", quick(BY_DEFAULT, ["ppo", "a2c", "dqn"]))
+SIBLINGS = ("iql", "mbpo_td3")  # whose parts the others have
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        *quick([agent for agent in BY_DEFAULT if agent not in SIBLINGS], ["ppo", "a2c", "dqn"]),
+        *(pytest.param(agent, marks=pytest.mark.slow) for agent in SIBLINGS),
+    ],
+)
 def test_an_agent_and_an_environment_are_enough_to_learn(tmp_path, agent):
     env, steps, at_least = BY_DEFAULT[agent]
     data = {"agent": {"name": agent}, "env": {"name": env}, "run": {"total_env_steps": steps}}
