@@ -61,8 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxrl_hpc.sweeps.elastic import ElasticJobs, slurm_config, submit
-
     if not 1 <= args.actors <= MAX_ACTORS:
         raise UserError(f"--actors: should be from 1 to {MAX_ACTORS:,} (it is {args.actors:,})")
     if not 0 <= args.wait < 1e9:
@@ -72,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
     new = args.action == "submit"
     run_dir = Path(args.run_dir)
     config = check(args, run_dir) if new else check_exists(run_dir)
+
+    from jaxrl_hpc.sweeps.elastic import ElasticJobs, slurm_config, submit
+
     learner = slurm_config(args.slurm, "--slurm")
     actor = slurm_config([*args.slurm, *args.actor_slurm], "--actor-slurm") if args.actor_slurm else learner
     at_once = min(args.actors, actor.at_once or args.actors)

@@ -28,19 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.comm.ranks import world
-    from jaxrl_hpc.envs.external import mpi_ranks
     from jaxrl_hpc.errors import UserError, os_errors_told
-    from jaxrl_hpc.runtime.evaluation import evaluate_run
+    from jaxrl_hpc.runs.directory import RunDirectory
 
     if not 1 <= args.episodes <= MAX_EPISODES:
         raise UserError(f"--episodes: should be from 1 to {MAX_EPISODES:,} (it is {args.episodes:,})")
     if not 0 <= args.seed < 2**31 - 1:
         raise UserError(f"--seed: should be from 0 to 2^31 - 2 (it is {args.seed})")
     ranks = world()
-    if ranks.size > 1 and not ranks.first:
-        mpi_ranks.serve()  # only an environment that is a parallel program needs more than one rank
-        return 0
     with ranks.guard(), os_errors_told():
+        RunDirectory.existing(args.run_dir)  # refused before JAX is loaded
+
+        from jaxrl_hpc.envs.external import mpi_ranks
+        from jaxrl_hpc.runtime.evaluation import evaluate_run
+
+        if ranks.size > 1 and not ranks.first:
+            mpi_ranks.serve()  # only an environment that is a parallel program needs more than one rank
+            return 0
         result = evaluate_run(args.run_dir, args.episodes, args.seed, args.overrides, trust=args.trust)
         mpi_ranks.stop()
     if args.json:

@@ -26,6 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
+    from jaxrl_hpc.runs.directory import RunDirectory
+
+    RunDirectory.existing(args.run_dir)  # refused before JAX is loaded
+
     from jaxrl_hpc.export import export_run
 
     metadata = export_run(args.run_dir, args.out, args.seed, trust=args.trust)

@@ -29,11 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.errors import UserError
-    from jaxrl_hpc.runtime.play import play_run
+    from jaxrl_hpc.runs.directory import RunDirectory
 
     for name, (low, high) in BOUNDS.items():
         if not low <= getattr(args, name) <= high:
             raise UserError(f"--{name}: should be from {low} to {high:,} (it is {getattr(args, name):,})")
+    RunDirectory.existing(args.run_dir)  # refused before JAX is loaded
+
+    from jaxrl_hpc.runtime.play import play_run
+
     options = (args.out, args.episodes, args.seed, args.frames, args.run_seed)
     for path in play_run(args.run_dir, *options, trust=args.trust):
         print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB)")

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jaxrl_hpc.errors import UserError
-    from jaxrl_hpc.runtime.record import record_run
+    from jaxrl_hpc.runs.directory import RunDirectory
 
     if not 1 <= args.steps <= MAX_STEPS:
         raise UserError(f"--steps: should be from 1 to {MAX_STEPS:,} (it is {args.steps:,})")
@@ -51,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--random: should be from 0 to 1 (it is {args.random})")
     if not 0 <= args.seed < 2**31:
         raise UserError(f"--seed: should be from 0 to 2^31 - 1 (it is {args.seed})")
+    RunDirectory.existing(args.run_dir)  # refused before JAX is loaded
+
+    from jaxrl_hpc.runtime.record import record_run
+
     found = record_run(
         args.run_dir,
         args.out,

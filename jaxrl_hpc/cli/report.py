@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folders = [Path(folder) for folder in args.run_dirs]
-    from jaxrl_hpc.report.overview import is_folder_of_runs
+    from jaxrl_hpc.runs.directory import RunDirectory
+    from jaxrl_hpc.runs.listing import is_folder_of_runs
 
     if is_folder_of_runs(folders):
         return overview(folders[0], args)
@@ -54,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
     sweeps = [folder for folder in folders if (folder / "plans").is_dir()]
     if sweeps:
         from jaxrl_hpc.errors import UserError
-        from jaxrl_hpc.sweeps.report import write_sweep_report
 
         if len(folders) > 1:
             raise UserError(
@@ -64,8 +64,14 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(
                 "--watch: works for runs, not for sweeps: run the command again to update a sweep's page"
             )
+
+        from jaxrl_hpc.sweeps.report import write_sweep_report
+
         write_sweep_report(sweeps[0], output, trust=args.trust)
     else:
+        for folder in folders:
+            RunDirectory.existing(folder)  # refused before JAX is loaded
+
         from jaxrl_hpc.report.page import write_report
 
         if args.watch is not None:

@@ -73,6 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from jaxrl_hpc.config.sources import read_source
+
+    read_source(args.config, args.overrides)  # refused before JAX is loaded
+
     from jaxrl_hpc import config as configs
     from jaxrl_hpc.cli.doctor_checks import find_mpiexec
     from jaxrl_hpc.scaling import figure, study

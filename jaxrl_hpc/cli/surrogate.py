@@ -33,10 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from jaxrl_hpc.errors import UserError
+
+    if args.action == "fit" and not Path(args.out).parent.is_dir():
+        raise UserError(f"--out: there is no folder {Path(args.out).parent}")
+    if args.action == "check" and not Path(args.file).is_file():
+        raise UserError(
+            f"surrogate {args.file}: no such file; make one with `jaxrl-hpc surrogate fit --out {args.file}`"
+        )
+
     import jax
 
     from jaxrl_hpc.envs.exabooster import fitting, gates, surrogate
-    from jaxrl_hpc.errors import UserError
 
     bounds = {
         "rows": (2000, 100_000_000),
@@ -51,8 +59,6 @@ def run(args: argparse.Namespace) -> int:
         if not low <= getattr(args, name, low) <= high:
             option = f"--{name.replace('_', '-')}"
             raise UserError(f"{option}: should be from {low} to {high} (it is {getattr(args, name)})")
-    if args.action == "fit" and not Path(args.out).parent.is_dir():
-        raise UserError(f"--out: there is no folder {Path(args.out).parent}")
     if args.action == "check":  # checked first: generating data takes longer
         network, report = surrogate.load(args.file)
     data_key, train_key, check_key = jax.random.split(jax.random.key(args.seed), 3)

@@ -136,7 +136,7 @@ def _submit(plan: SweepPlan, directory: SweepDirectory, dry_run: bool) -> int:
 def _run(plan: SweepPlan, directory: SweepDirectory, args: argparse.Namespace) -> int:
     from jaxrl_hpc.cli import sweep_text
     from jaxrl_hpc.errors import UserError
-    from jaxrl_hpc.runtime.train import EXIT_SAVED
+    from jaxrl_hpc.runtime.signals import EXIT_SAVED
     from jaxrl_hpc.sweeps import local
     from jaxrl_hpc.sweeps.run import SAVED, check_metric, run_task
 

@@ -157,7 +157,8 @@ def claimed(folder: Path) -> Iterator[Path]:
 
 def train_in(run_dir: Path, config: Config, ranks: Ranks, args: argparse.Namespace) -> int:
     from jaxrl_hpc.envs.external import mpi_ranks
-    from jaxrl_hpc.runtime.train import EXIT_SAVED, train
+    from jaxrl_hpc.runtime.signals import EXIT_SAVED
+    from jaxrl_hpc.runtime.train import train
 
     if mpi_ranks.are_wanted(config.env) and config.workflow.uses_ranks:
         raise UserError(

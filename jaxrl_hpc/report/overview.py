@@ -9,7 +9,6 @@ heartbeats of ranks. Jobs are not contacted, and no server is needed.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -137,14 +136,3 @@ def _sweep(path: Path, root: Path) -> tuple[str, str]:
 def _link(report: Path, root: Path) -> str:
     """To a page, if there is one. Quoted: a folder may have any name, such as `javascript:…`."""
     return quote(os.fsencode(os.path.relpath(report, root))) if report.is_file() else ""
-
-
-def is_folder_of_runs(folders: Sequence[Path]) -> bool:
-    """Whether this is one folder that is neither a run nor a sweep."""
-    return (
-        len(folders) == 1
-        and folders[0].is_dir()
-        and not (folders[0] / "config.yaml").is_file()
-        and not (folders[0] / "plans").is_dir()
-        and bool(listing(folders[0]) or sweeps_in(folders[0]))
-    )

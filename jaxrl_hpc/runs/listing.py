@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +42,17 @@ def sweeps_in(folder: str | Path) -> list[Path]:
     """Folders of sweeps in a folder and below it, by name."""
     root = Path(folder)
     return sorted(path for path in _folders(root) if path != root and (path / "plans").is_dir())
+
+
+def is_folder_of_runs(folders: Sequence[Path]) -> bool:
+    """Whether this is one folder that is neither a run nor a sweep."""
+    return (
+        len(folders) == 1
+        and folders[0].is_dir()
+        and not (folders[0] / "config.yaml").is_file()
+        and not (folders[0] / "plans").is_dir()
+        and bool(listing(folders[0]) or sweeps_in(folders[0]))
+    )
 
 
 def trash_folders(folder: str | Path) -> list[Path]:

@@ -1,7 +1,8 @@
 """A process that acts for the learner of an elastic run, found through its run directory.
 
 It waits for the learner, joins it, and acts. When the learner ends (killed, or its node lost) it waits for
-the next one and joins that. Every wait has a deadline.
+the next one and joins that. Every wait has a deadline. JAX is loaded once it is known what this process waits
+for, or that there is a learner.
 """
 
 from __future__ import annotations
@@ -11,22 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxrl_hpc import config as configs
-from jaxrl_hpc.comm.ranks import Ranks
-from jaxrl_hpc.comm.sockets.actor_end import LearnerPlace
-from jaxrl_hpc.comm.sockets.wire import LearnerGone
-from jaxrl_hpc.comm.watchdog import Watchdog
-from jaxrl_hpc.config import Config
-from jaxrl_hpc.envs.external.host import simulator_failures_told
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runs import address
 from jaxrl_hpc.runs.directory import RunDirectory
-from jaxrl_hpc.runtime import machine
-from jaxrl_hpc.runtime.build import build
-from jaxrl_hpc.runtime.signals import StopSignals
-from jaxrl_hpc.runtime.train import EXIT_SAVED, check_one_seed, lanes_of, make_runner
-from jaxrl_hpc.types import Job
+from jaxrl_hpc.runtime.signals import EXIT_SAVED, StopSignals
 from jaxrl_hpc.user_code import check_trusted
-from jaxrl_hpc.workflows.actor_learner.elastic import Elastic
 
 LOOK_SECONDS = 0.2  # between attempts to find the learner
 
@@ -47,8 +37,13 @@ def act(
     UserError if no learner answers for `wait_seconds`, or if it refuses this process.
     """
     with StopSignals() as stop:
-        search = Search(Path(run_dir), wait_seconds, stop)
+        search = Search(Path(run_dir), wait_seconds, stop, say)
         try:
+            search.look()
+
+            from jaxrl_hpc.runtime.taking_part import act_for
+
+            search.again()
             while True:
                 search.address()
                 taken = search.run.config_path.read_bytes()
@@ -56,7 +51,7 @@ def act(
                 check_trusted(search.folder, data, trust)
                 with configs.mistakes_located(search.run.config_path):
                     config = configs.from_dict(data)
-                act_for(config, taken, search, say)  # returns if there is another config
+                act_for(config, taken, search)  # returns if there is another config
         except Over as over:
             say(str(over))
             return over.code
@@ -65,8 +60,9 @@ def act(
 class Search:
     """The wait for a learner."""
 
-    def __init__(self, folder: Path, seconds: float, stop: StopSignals) -> None:
-        self.folder, self.seconds, self.stop = folder, seconds, stop
+    def __init__(self, folder: Path, seconds: float, stop: StopSignals, say: Callable[[str], None]) -> None:
+        self.folder, self.seconds, self.stop, self.say = folder, seconds, stop, say
+        self.told = False  # that this process waits
         self.run = RunDirectory(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{folder} is not the folder of a run")
@@ -82,13 +78,18 @@ class Search:
     def address(self) -> address.LearnerAddress:
         """The learner's address, once there is one."""
         while True:
-            if self.folder.is_dir() and self.run.read_summary() is not None:
-                raise Over(f"{self.folder} is finished: there is nothing left to act for", 0)
-            found = address.read(self.folder) if self.run.config_path.is_file() else None
+            found = self.look()
             if found is not None:
                 return found
-            what = f"it has no {address.NAME}" if self.folder.is_dir() else "there is no such folder"
-            self.pause(what)
+
+    def look(self) -> address.LearnerAddress | None:
+        """The address, if there is one, or a pause."""
+        if self.folder.is_dir() and self.run.read_summary() is not None:
+            raise Over(f"{self.folder} is finished: there is nothing left to act for", 0)
+        found = address.read(self.folder) if self.run.config_path.is_file() else None
+        if found is None:
+            self.pause(f"it has no {address.NAME}" if self.folder.is_dir() else "there is no such folder")
+        return found
 
     def pause(self, problem: str) -> None:
         """Before the next attempt; UserError if there is no time left for one."""
@@ -99,6 +100,9 @@ class Search:
                 f"{self.folder}: this actor waited {self.seconds:g} s for a learner ({problem}); start it: "
                 f"jaxrl-hpc train CONFIG --run-dir {self.folder} --resume"
             )
+        if not self.told:
+            self.say(f"{self.folder}: waiting up to {self.seconds:g} s (--wait) for a learner ({problem})")
+            self.told = True
         time.sleep(LOOK_SECONDS)
 
 
@@ -107,35 +111,3 @@ def check_elastic(folder: Path, workflow: object) -> None:
         raise UserError(
             f"{folder}: actors cannot join a run of workflow {workflow!r}, only one of workflow.name=elastic"
         )
-
-
-def act_for(config: Config, content: bytes, search: Search, say: Callable[[str], None]) -> None:
-    """Act with one config, for one learner after the other, until the run has another config."""
-    folder, stop, lanes = search.folder, search.stop, lanes_of(config)
-    check_elastic(folder, config.workflow.name)
-    machine.prepare(config, len(lanes))
-    machine.choose_waiting(config, Ranks())
-    parts = build(config)
-    check_one_seed(parts, lanes)
-    flow = parts.workflow
-    assert isinstance(flow, Elastic)
-    with simulator_failures_told(parts.env):
-        runner = make_runner(config, parts, lanes)
-        watchdog = Watchdog(Ranks(), folder / "ranks", 0.0)  # records only
-        job = Job(Ranks(), watchdog, folder, len(lanes), *runner.first_arguments(), stop=stop)
-        flow.make_programs(job.hypers)
-        runs = flow.runs(content)
-        while True:
-            found = search.address()
-            if search.run.config_path.read_bytes() != content:
-                return
-            place = LearnerPlace(found.where(), found.port, found.public_key, found.token, str(found))
-            try:
-                finished = flow.take_part(job, place, runs, search.deadline, say)
-            except LearnerGone as gone:
-                if flow.took_part:
-                    say(str(gone))
-                    search.again()
-                search.pause(str(gone))
-                continue
-            raise Over(*(("the run is finished", 0) if finished else ("asked to stop", EXIT_SAVED)))

@@ -10,6 +10,7 @@ import time
 from types import FrameType
 from typing import Any
 
+EXIT_SAVED = 75  # of a process that a signal stopped, state saved: start again with --resume
 AGAIN_SECONDS = 0.5  # a launcher may forward a signal that the terminal has already sent to all processes
 WORD = "\rSIGINT: saving after the current step; Ctrl-C again stops at once, unsaved\n"
 

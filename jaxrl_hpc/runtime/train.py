@@ -28,8 +28,6 @@ from jaxrl_hpc.runtime.trainer import Segment, Trainer
 from jaxrl_hpc.types import Job
 from jaxrl_hpc.user_code import remember_trusted
 
-EXIT_SAVED = 75  # stopped by a signal, state saved: start again with --resume
-
 
 class TrainResult(NamedTuple):
     """Result of a call of train."""

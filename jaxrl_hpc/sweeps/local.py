@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxrl_hpc.runtime.host import available_cores
-from jaxrl_hpc.runtime.signals import StopSignals
-from jaxrl_hpc.runtime.train import EXIT_SAVED
+from jaxrl_hpc.runtime.signals import EXIT_SAVED, StopSignals
 from jaxrl_hpc.sweeps.directory import SweepDirectory
 from jaxrl_hpc.sweeps.plan import SweepPlan, Task
 

@@ -139,6 +139,19 @@ QUICK = [
     ["train", "cartpole_dqn", "agnt.gamma=1"],
     ["train", "cartpole_dqn", "--run-dir", "RUNS/taken"],
     ["show", "no_such_config"],
+    ["report", "RUNS/none"],
+    ["report", "RUNS"],
+    ["play", "RUNS/none"],
+    ["export", "RUNS/none"],
+    ["record", "RUNS/none", "--out", "RUNS/data.parquet"],
+    ["evaluate", "RUNS/none"],
+    ["verify", "RUNS/none"],
+    ["scaling", "no_such_config"],
+    ["surrogate", "check", "RUNS/none"],
+    ["elastic", "add", "RUNS/none"],
+    ["sweep", "plan", "no_such_sweep"],
+    ["actor", "RUNS/none", "--wait", "0"],
+    ["actor", "RUNS/taken", "--wait", "0"],
 ]
 
 

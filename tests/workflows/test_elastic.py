@@ -108,7 +108,18 @@ def test_a_learner_does_not_wait_for_ever(there, joined, unroll, text):
         mailbox._check(now - 10_000)
 
 
+class Said(Exception):
+    pass
+
+
 def test_what_actors_are_told(tmp_path):
+    def say(text):
+        raise Said(text)
+
+    with pytest.raises(
+        Said, match=r"none: waiting up to 60 s \(--wait\) for a learner \(there is no such folder\)"
+    ):
+        act(tmp_path / "none", 60.0, say=say)
     with pytest.raises(UserError, match=r"waited 0 s for a learner \(there is no such folder\)"):
         act(tmp_path / "none", 0.0)
     (tmp_path / "empty").mkdir()
