@@ -141,6 +141,30 @@ def test_adding_works_in_place():
     assert after.unsafe_buffer_pointer() == pointer and rows.is_deleted()
 
 
+def test_a_loop_of_pytorch_learns_from_it():
+    """Items, priorities and what is learned are tensors; a batch becomes tensors without a copy."""
+    torch = pytest.importorskip("torch")
+    draws = torch.Generator().manual_seed(0)
+    wanted, weights = torch.tensor([1.0, -2.0, 0.5]), torch.zeros(3, requires_grad=True)
+    memory = rl.replay.prioritised(
+        {"x": torch.zeros(3), "y": torch.tensor(0.0)}, capacity=256, batch_size=32, min_size=1
+    )
+    state, optimiser = memory.init(), torch.optim.SGD([weights], lr=0.2)
+    for number in range(100):
+        x = torch.randn(3, generator=draws)
+        state = memory.add(state, {"x": x, "y": x @ wanted})
+        batch = memory.sample(state, number)
+        data = {name: torch.from_dlpack(array) for name, array in batch.data.items()}
+        assert data["x"].data_ptr() == batch.data["x"].unsafe_buffer_pointer()
+        error = (data["x"] @ weights - data["y"])[0]
+        loss = (torch.from_dlpack(batch.weight) * error**2).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        state = memory.prioritise(state, batch.index, error.detach().abs())
+    assert torch.allclose(weights, wanted, atol=1e-3)
+
+
 def test_a_state_that_is_used_up_is_refused():
     memory = rl.replay.uniform({"a": 0.0}, capacity=16, batch_size=4)
     old = memory.init()
