@@ -110,10 +110,10 @@ def test_a_lane_among_sixteen_is_the_lane_alone(name: str) -> None:
     agent, hypers, batch = parts(name)
 
     def run(key: jax.Array, rate: jax.Array) -> LearnerState:
-        state = agent.init(key, hypers | {"learning_rate": rate})
-        for update in range(3):
-            state, _, _ = learning.learn(agent, state, batch, jax.random.fold_in(key, update))
-        return state
+        def update(number: jax.Array, state: LearnerState) -> LearnerState:
+            return learning.learn(agent, state, batch, jax.random.fold_in(key, number))[0]
+
+        return jax.lax.fori_loop(0, 3, update, agent.init(key, hypers | {"learning_rate": rate}))
 
     keys = jax.random.split(jax.random.key(0), 16)
     rates = jnp.linspace(1e-4, 1e-2, 16)

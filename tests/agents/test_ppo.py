@@ -152,8 +152,9 @@ def test_the_gradient_norm_is_told():
     _, metrics, _ = jax.jit(lambda s, b, k: update.learn(parts.agent, s, b, k))(
         acted, batch, jax.random.key(0)
     )
-    one = jax.tree.map(lambda x: x[0], parts.agent.minibatches(acted, batch, jax.random.key(0)))
-    grads, _ = parts.agent.gradient(acted, one, jax.random.key(0))
+    rows = jax.jit(parts.agent.minibatches)(acted, batch, jax.random.key(0))
+    one = jax.tree.map(lambda x: x[0], rows)
+    grads, _ = jax.jit(parts.agent.gradient)(acted, one, jax.random.key(0))
     expected = np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in jax.tree.leaves(grads)))
     np.testing.assert_allclose(metrics["grad_norm"], expected, rtol=1e-4)
 

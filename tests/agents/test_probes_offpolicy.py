@@ -91,9 +91,9 @@ VALUES = {  # the mean over a batch of what is visited
     "ProbeCredit": (GAMMA + 1) / 2,
     "ProbeTruncation": 1 / (1 - GAMMA),
 }
-QUICK = {  # those that tell most; the others are slow
+QUICK = {("dqn n-step", "ProbeCredit"), ("td3", "ProbeBoth")}
+FULL = {  # those that tell most; the others are slow
     ("dqn", "ProbeTruncation"),
-    ("dqn n-step", "ProbeCredit"),
     ("dqn n-step", "ProbeBoth"),
     ("dqn c51", "ProbeTruncation"),
     ("dqn c51", "ProbeBoth"),
@@ -105,7 +105,6 @@ QUICK = {  # those that tell most; the others are slow
     ("dyna_q", "ProbeCredit"),
     ("dyna_q", "ProbeBoth"),
     ("td3", "ProbeCredit"),
-    ("td3", "ProbeBoth"),
     ("ddpg", "ProbeTruncation"),
     ("ddpg", "ProbeAction"),
     ("sac", "ProbeTruncation"),
@@ -122,9 +121,9 @@ def pairs(agents: tuple[str, ...], probes: Iterable[str]) -> list[Any]:
     """All of them; continuous agents get the continuous twins."""
 
     def marks(agent: str, probe: str) -> list[Any]:
-        if (agent, probe) not in QUICK:
-            return [pytest.mark.slow]
-        return [] if agent in ("dqn n-step", "td3") else [pytest.mark.full]
+        if (agent, probe) in QUICK:
+            return []
+        return [pytest.mark.full if (agent, probe) in FULL else pytest.mark.slow]
 
     return [pytest.param(agent, probe, marks=marks(agent, probe)) for agent in agents for probe in probes]
 

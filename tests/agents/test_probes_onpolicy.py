@@ -35,26 +35,20 @@ GOALS = {  # observation -> best action
 }
 
 
-def slow_unless(*quick):
-    """All pairs; the ones that tell most are run by default."""
-    return [
-        pytest.param(
-            agent, env, marks=[] if (agent, env) in quick else [pytest.mark.slow], id=f"{agent}-{env}"
-        )
-        for agent in AGENTS
-        for env in VALUES | GOALS
-    ]
+MARKS = {  # those that tell most; the others are slow
+    ("a2c", "ProbeTruncation"): (),
+    ("ppo", "ProbeBothContinuous"): (),
+    ("a2c", "ProbeBoth"): pytest.mark.full,
+    ("ppo", "ProbeCredit"): pytest.mark.full,
+}
+PAIRS = [
+    pytest.param(agent, env, marks=MARKS.get((agent, env), pytest.mark.slow), id=f"{agent}-{env}")
+    for agent in AGENTS
+    for env in VALUES | GOALS
+]
 
 
-QUICK = (
-    ("a2c", "ProbeBoth"),
-    ("a2c", "ProbeTruncation"),
-    ("ppo", "ProbeCredit"),
-    ("ppo", "ProbeBothContinuous"),
-)
-
-
-@pytest.mark.parametrize(("agent", "env"), slow_unless(*QUICK))
+@pytest.mark.parametrize(("agent", "env"), PAIRS)
 def test_probe(agent, env):
     run_probe(AGENTS[agent], env)
 

@@ -355,6 +355,7 @@ def test_starts_take_turns_with_an_empty_and_a_full_cache(monkeypatch, tmp_path,
     )
 
 
+@pytest.mark.full
 def test_a_start_is_timed_to_the_summary_and_to_the_end(tmp_path):
     case = start.Case(str(small_config(tmp_path)), 512)
     found = start.start(start.Path(start.jaxrl_hpc.__file__).parents[1], case, tmp_path / "cache")

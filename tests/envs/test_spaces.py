@@ -17,6 +17,7 @@ from jaxrl_hpc.runtime.build import build, hypers_of
 from jaxrl_hpc.runtime.train import train
 from jaxrl_hpc.types import Part
 from tests import small
+from tests.tiers import quick
 
 HERE = "tests.envs.spaces_envs"
 KEYS = jax.random.split(jax.random.key(0), 3)
@@ -93,10 +94,7 @@ def test_taxi_has_its_mask_in_info() -> None:
     env.host.simulators.close()
 
 
-@pytest.mark.parametrize(
-    "agent",
-    ["dqn", "ppo", pytest.param("pqn", marks=pytest.mark.full), pytest.param("a2c", marks=pytest.mark.full)],
-)
+@pytest.mark.parametrize("agent", quick(AGENTS, ["dqn"]))
 def test_closed_doors_are_never_opened(agent: str) -> None:
     """Neither while exploring nor greedily; and with the mask the best open door is learned."""
     config = config_of(agent, {"name": f"{HERE}:Doors"}, 12_000)
@@ -119,7 +117,7 @@ def test_closed_doors_are_never_opened(agent: str) -> None:
     assert np.mean(found) > 3.9  # of 4
 
 
-@pytest.mark.parametrize("agent", ["ppo", pytest.param("a2c", marks=pytest.mark.full)])
+@pytest.mark.parametrize("agent", quick(["ppo", "a2c"], ["ppo"]))
 def test_several_choices_are_learned(agent: str) -> None:
     config = config_of(agent, {"name": f"{HERE}:Levers"}, 16_000)
     parts = build(config)

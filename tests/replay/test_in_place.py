@@ -108,8 +108,8 @@ def training_program(module, options: dict, seeds: int):
 
 CASES = [
     pytest.param(uniform, {"store_next": "by_index"}, 0, id="uniform-by-index"),
-    pytest.param(uniform, {"store_next": "always"}, 4, id="uniform-vmap"),
-    pytest.param(prioritised, {"kernel": "jax"}, 0, id="prioritised-jax"),
+    pytest.param(uniform, {"store_next": "always"}, 4, id="uniform-vmap", marks=pytest.mark.full),
+    pytest.param(prioritised, {"kernel": "jax"}, 0, id="prioritised-jax", marks=pytest.mark.full),
     pytest.param(prioritised, {"kernel": "auto"}, 0, id="prioritised-auto"),
     pytest.param(prioritised, {"kernel": "auto", "store_next": "by_index"}, 4, id="prioritised-vmap"),
     pytest.param(sequence, {"kernel": "auto", "stride": 2, "episodes": "within"}, 0, id="sequence"),

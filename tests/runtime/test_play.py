@@ -103,6 +103,7 @@ def test_what_cannot_be_drawn_says_so(tmp_path: Path, capsys) -> None:
     assert "Catch-bsuite has no picture" in error and "CartPole-v1" in error and error.count("\n") == 1
 
 
+@pytest.mark.full
 def test_exabooster_makes_its_own_picture(tmp_path: Path) -> None:
     train(small.config(run=QUICK, env={"name": "ExaBooster-v0"}), tmp_path / "run", say=lambda _: None)
     assert main(["play", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0

@@ -36,7 +36,7 @@ def test_the_reader_sees_copies():
     assert hlo.copies_of_at_least(text, CAPACITY)
 
 
-@pytest.mark.parametrize("lanes", [None, 4])
+@pytest.mark.parametrize("lanes", quick([None, 4], [4]))
 @pytest.mark.parametrize("replay", quick(REPLAYS, ["prioritised"]))
 def test_no_copy_as_large_as_the_replay(replay, lanes):
     config = config_with(replay)

@@ -106,11 +106,19 @@ def runs_whole() -> list[Combination]:
     return [*CHOSEN.values(), *(c for c in drawn if c not in CHOSEN.values())]
 
 
+QUICK = ("dqn", "recurrent_dqn", "ddpg", "td3", "pqn")  # the fewest that have all workflows
+
+
 def tier(found: Combination) -> list[pytest.MarkDecorator]:
-    """One of each agent is in the quick tier, one with each of its options in the full one."""
+    """One of each workflow is in the quick tier, one of each agent and option in the full one."""
     if found != CHOSEN[found.agent]:
         return [pytest.mark.slow]
-    return [] if found.agent == found.agent_name else [pytest.mark.full]
+    return [] if found.agent in QUICK else [pytest.mark.full]
+
+
+def test_all_workflows_without_ranks_are_in_the_quick_tier() -> None:
+    workflows = {combinations.WORKFLOWS[CHOSEN[agent].workflow]["name"] for agent in QUICK}
+    assert workflows == set(ALONE)
 
 
 @pytest.mark.parametrize("found", [pytest.param(c, marks=tier(c), id=str(c)) for c in runs_whole()])

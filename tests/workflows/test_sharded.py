@@ -60,7 +60,7 @@ def test_there_is_a_setting_for_every_agent():
     assert set(SETTINGS) == set(AGENTS)
 
 
-@pytest.mark.parametrize("name", quick(SETTINGS, ["dqn", "ppo"]))
+@pytest.mark.parametrize("name", quick(SETTINGS, ["dqn"]))
 def test_every_agent_learns_in_shards(name):
     config = config_of(name, updates_per_iteration=2 if SETTINGS[name][2] else 1)
     runner = started(config)
@@ -78,7 +78,7 @@ def test_every_agent_learns_in_shards(name):
     assert counters["updates"] == metrics["updates"] == 3 * per_update
 
 
-@pytest.mark.parametrize("shards", [1, 6])
+@pytest.mark.parametrize("shards", quick([1, 6], [6]))
 def test_equals_the_fused_run(shards):
     """A2C has no randomness of its own: the mean over shards is the gradient of the whole unroll."""
     sharded = started(config_of("a2c", shards=shards))
