@@ -27,6 +27,12 @@ compiling.share()
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """One more than there are cores: tests also wait, for processes, messages and deadlines."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(items):
     items[:] = tiers.jobs_first(items)
 

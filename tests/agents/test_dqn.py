@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 
 import jax
@@ -24,6 +25,7 @@ from tests.agents.numpy_check import (
     q_network,
     windows,
 )
+from tests.tiers import quick
 
 SPEC = EnvSpec("made up", (4,), np.dtype(np.float32), 3, (), None, None, 10)
 SMALL = NetworkConfig(hidden=(8, 6))
@@ -41,9 +43,13 @@ def start(config: dqn.Config, num_envs: int = 4) -> tuple[Agent, LearnerState]:
     return agent, state._replace(params=params, target=other.params)
 
 
-@pytest.mark.parametrize("dueling", [{}, {"dueling": True}, {"dueling": True, "dueling_hidden": (5,)}])
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("steps", [1, 3])
+DUELING: list[dict] = [{}, {"dueling": True}, {"dueling": True, "dueling_hidden": (5,)}]
+QUICK = [(1, False, DUELING[0]), (3, True, DUELING[1]), (3, True, DUELING[2])]
+
+
+@pytest.mark.parametrize(
+    ("steps", "double", "dueling"), quick(itertools.product([1, 3], [False, True], DUELING), QUICK)
+)
 def test_gradient_and_priority(steps: int, double: bool, dueling: dict) -> None:
     config = dqn.Config(network=SMALL, n_step=steps, double=double, gamma=0.9, huber_delta=0.7, **dueling)
     agent, state = start(config)

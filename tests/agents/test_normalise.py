@@ -20,18 +20,19 @@ SMALL = {"name": "a2c", "network": {"hidden": [8]}, "normalise": BOTH}
 
 def start(agent: dict = SMALL, env: str = "CartPole-v1") -> tuple:
     parts, hypers = parts_of(agent, env)
-    return parts, parts.agent.init(jax.random.key(3), hypers["agent"])
+    return parts, jax.jit(parts.agent.init)(jax.random.key(3), hypers["agent"])
 
 
 def test_statistics_are_those_of_all_raw_data_and_of_discounted_returns():
     parts, state = start()
     agent = parts.agent
     step = jax.jit(lambda p, c: rollout.unroll(parts.env, agent, p, c, 7))
+    moments, add = jax.jit(agent.statistics), jax.jit(agent.update_statistics)
     copies = rollout.start(parts.env, agent, jax.random.key(0), jnp.arange(5))
     observations, rewards, lasts = [], [], []
     for _ in range(12):  # returns are carried over from one unroll to the next
         copies, data, _ = step(agent.actor(state), copies)
-        state = agent.update_statistics(state, agent.statistics(state, data))
+        state = add(state, moments(state, data))
         observations.append(data.obs), rewards.append(data.reward), lasts.append(data.last)
     everything = np.concatenate(observations).reshape(-1, 4).astype(np.float64)
     np.testing.assert_allclose(state.aux["observation"].mean, everything.mean(0), rtol=1e-4, atol=1e-6)
@@ -51,7 +52,7 @@ def test_statistics_are_those_of_all_raw_data_and_of_discounted_returns():
 def test_moments_add_up_over_shards_of_copies():
     parts, state = start()
     data = unroll(parts, state, 9, 8)
-    moments = parts.agent.statistics
+    moments = jax.jit(parts.agent.statistics)
     state = parts.agent.update_statistics(state, moments(state, data))
     parts_of_it = [
         moments(state, jax.tree.map(lambda x, i=i: x[:, 2 * i : 2 * i + 2], data)) for i in range(4)

@@ -143,8 +143,9 @@ def test_acting_step_by_step_is_what_learning_replays() -> None:
     agent, state, _ = start(burn_in=0, length=5)
     obs = jax.random.normal(jax.random.key(3), (5, 2, 4))
     carry, memories, chosen = agent.carry(jnp.arange(2)), [], []
+    act = jax.jit(agent.act, static_argnums=4)
     for t in range(5):
-        action, carry, extras = agent.act(
+        action, carry, extras = act(
             agent.actor(state), carry, obs[t], jax.random.split(jax.random.key(t), 2), True
         )
         memories.append(extras["memory"])
@@ -168,8 +169,10 @@ def test_a_sequence_that_was_cut_goes_on_from_the_stored_memory() -> None:
     two = whole._replace(last=whole.last.at[2].set(True))
     emptied = jax.tree.map(lambda x: x.at[3].set(0.0), two.extras)
 
+    learn = jax.jit(agent.gradient)
+
     def gradient(data) -> np.ndarray:
-        grads, _ = agent.gradient(state, batch._replace(data=data), jax.random.key(0))
+        grads, _ = learn(state, batch._replace(data=data), jax.random.key(0))
         return np.concatenate([np.ravel(x) for x in jax.tree.leaves(grads)])
 
     begun = gradient(two._replace(extras=emptied))

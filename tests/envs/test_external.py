@@ -21,6 +21,7 @@ from jaxrl_hpc.runtime import train
 from jaxrl_hpc.runtime.build import build
 from tests import small
 from tests.envs.broken import Broken
+from tests.tiers import quick
 
 COPIES, STEPS = 3, 60
 KEYS = jax.random.split(jax.random.key(3), COPIES)
@@ -122,7 +123,7 @@ def limits(how):
     return {"deadline_seconds": 5.0} if how == "hang" else {}
 
 
-@pytest.mark.parametrize("how", ["raise", "nan", "kill", "hang"])
+@pytest.mark.parametrize("how", quick(["raise", "nan", "kill", "hang"], ["raise", "kill"]))
 def test_a_process_that_fails_is_named_and_replaced(how, caplog):
     texts = {
         "raise": r"raised RuntimeError: the pump has stopped \(broken.py line \d+\)",
@@ -209,7 +210,7 @@ def test_faults_are_named(how):
         jax.block_until_ready(play(env, KEYS, ACTIONS))
 
 
-@pytest.mark.parametrize("how", ["raise", "hang"])
+@pytest.mark.parametrize("how", quick(["raise", "hang"], ["raise"]))
 def test_broken_episodes_are_dropped_and_counted(how, caplog):
     env = broken(how, **limits(how), on_error="reset")
     steps = play(env, KEYS, ACTIONS[:8])[1]
