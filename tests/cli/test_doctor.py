@@ -102,6 +102,7 @@ def test_a_cache_that_cannot_be_written_is_a_note(monkeypatch, tmp_path):
     assert check.status == doctor_checks.NOTE and "JAXRL_HPC_CACHE" in check.advice
 
 
+@pytest.mark.full
 def test_without_mpi4py_it_is_a_laptop_and_fine(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mpi4py", None)  # import mpi4py raises ImportError
     assert main.main(["doctor", "--deadline", PATIENCE]) == 0
