@@ -14,6 +14,7 @@ from pathlib import Path
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.runs import address
+from jaxrl_hpc.runs.address import LearnerAddress
 from jaxrl_hpc.runs.directory import RunDirectory
 from jaxrl_hpc.runtime.signals import EXIT_SAVED, StopSignals
 from jaxrl_hpc.user_code import check_trusted
@@ -75,14 +76,14 @@ class Search:
         """The wait begins."""
         self.deadline = time.monotonic() + self.seconds
 
-    def address(self) -> address.LearnerAddress:
+    def address(self) -> LearnerAddress:
         """The learner's address, once there is one."""
         while True:
             found = self.look()
             if found is not None:
                 return found
 
-    def look(self) -> address.LearnerAddress | None:
+    def look(self) -> LearnerAddress | None:
         """The address, if there is one, or a pause."""
         if self.folder.is_dir() and self.run.read_summary() is not None:
             raise Over(f"{self.folder} is finished: there is nothing left to act for", 0)
