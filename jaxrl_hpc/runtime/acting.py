@@ -63,7 +63,7 @@ class Search:
 
     def __init__(self, folder: Path, seconds: float, stop: StopSignals, say: Callable[[str], None]) -> None:
         self.folder, self.seconds, self.stop, self.say = folder, seconds, stop, say
-        self.told = False  # that this process waits
+        self.announced = False  # that this process waits
         self.run = RunDirectory(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{folder} is not the folder of a run")
@@ -101,9 +101,9 @@ class Search:
                 f"{self.folder}: this actor waited {self.seconds:g} s for a learner ({problem}); start it: "
                 f"jaxrl-hpc train CONFIG --run-dir {self.folder} --resume"
             )
-        if not self.told:
+        if not self.announced:
             self.say(f"{self.folder}: waiting up to {self.seconds:g} s (--wait) for a learner ({problem})")
-            self.told = True
+            self.announced = True
         time.sleep(LOOK_SECONDS)
 
 

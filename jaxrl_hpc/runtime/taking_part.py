@@ -43,7 +43,7 @@ def act_for(config: Config, content: bytes, search: Search) -> None:
             except LearnerGone as gone:
                 if flow.took_part:
                     search.again()
-                    search.told = False
+                    search.announced = False
                 search.pause(str(gone))
                 continue
             raise Over(*(("the run is finished", 0) if finished else ("asked to stop", EXIT_SAVED)))

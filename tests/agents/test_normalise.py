@@ -13,6 +13,7 @@ from jaxrl_hpc.ops import running_stats
 from jaxrl_hpc.types import Batch
 from jaxrl_hpc.workflows import update
 from tests.agents.onpolicy import parts_of, unroll
+from tests.tiers import quick
 
 BOTH = {"observation": True, "reward": True}
 SMALL = {"name": "a2c", "network": {"hidden": [8]}, "normalise": BOTH}
@@ -63,7 +64,7 @@ def test_moments_add_up_over_shards_of_copies():
     )
 
 
-@pytest.mark.parametrize("agent", ["a2c", "ppo"])
+@pytest.mark.parametrize("agent", quick(["a2c", "ppo"], ["ppo"]))
 def test_gradient_equals_that_of_the_plain_agent_on_scaled_data(agent):
     settings = {"name": agent, "network": {"hidden": [8]}}
     if agent == "ppo":

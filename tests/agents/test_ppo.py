@@ -13,6 +13,7 @@ from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.ops import advantages
 from jaxrl_hpc.workflows import update
 from tests.agents.onpolicy import config_of, parts_of, unroll
+from tests.tiers import quick
 
 with warnings.catch_warnings():  # a dependency of rlax uses what JAX has deprecated
     warnings.simplefilter("ignore")
@@ -31,7 +32,7 @@ def start(agent: dict, env: str = "CartPole-v1") -> tuple:
 
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # rlax clips by old names
-@pytest.mark.parametrize("clip_value", [False, True])
+@pytest.mark.parametrize("clip_value", quick([False, True], [True]))
 def test_gradient_is_that_of_rlax(clip_value):
     settings = SMALL | {"clip_value": clip_value, "clip": 0.1, "epochs": 1, "minibatches": 1}
     parts, acted, state = start(settings)
@@ -66,7 +67,7 @@ def test_gradient_is_that_of_rlax(clip_value):
     assert float(info.metrics["kl"]) > 0 and float(info.metrics["clipped"]) > 0
 
 
-@pytest.mark.parametrize("lstm", [0, 5])
+@pytest.mark.parametrize("lstm", quick([0, 5], [5]))
 def test_plan_deals_out_every_row_once_an_epoch(lstm):
     parts, acted, _ = start(SMALL | {"lstm": lstm})
     data = unroll(parts, acted, 16, 8)

@@ -181,6 +181,7 @@ def test_all_steps_passed():
     assert doctor_mpi.judge("mpiexec", stdout, "", True, 5).status == doctor_checks.OK
 
 
+@pytest.mark.full
 @pytest.mark.mpi
 def test_a_wrong_launcher_is_recognised(tmp_path):
     """Two processes that know nothing of each other: what another MPI's mpiexec starts."""

@@ -12,6 +12,7 @@ from jaxrl_hpc.envs.cahn_hilliard.environment import CahnHilliard, State, load_t
 from jaxrl_hpc.envs.cahn_hilliard.solver import MEAN, TIME_STEP, Film, advance, energy, film, phi_functions
 from jaxrl_hpc.envs.cahn_hilliard.structure import WAVE_NUMBERS, structure
 from jaxrl_hpc.envs.cahn_hilliard.target import annealed
+from tests.tiers import quick
 
 SIDE = 32
 
@@ -108,7 +109,7 @@ def test_mass():
     np.testing.assert_allclose(relaxed, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.2, 0.9])
+@pytest.mark.parametrize("temperature", quick([0.2, 0.9], [0.2]))
 def test_energy_never_rises(temperature):
     coefficients = film(temperature)
     field, values = jnp.asarray(smooth_field(3), jnp.float32), []
@@ -126,7 +127,10 @@ def test_order_appears_below_the_transition():
     assert advance(wave, film(1.0), 500).std() < wave.std()
 
 
-@pytest.mark.parametrize(("temperature", "share"), [(0.9, 1.0), (0.6, 0.97), (0.3, 0.89), (0.1, 0.54)])
+@pytest.mark.parametrize(
+    ("temperature", "share"),
+    quick([(0.9, 1.0), (0.6, 0.97), (0.3, 0.89), (0.1, 0.54)], [(0.9, 1.0), (0.1, 0.54)]),
+)
 def test_waves_grow_at_the_stated_share_of_their_true_rate(temperature, share):
     """The fastest of the linearised equation, d log c / dt = k² (1 − 3 m²) − ε² k⁴ − σ."""
     stiffness, repulsion = (float(x) for x in film(temperature))
@@ -159,6 +163,7 @@ def test_structure_of_a_wave(size):
     np.testing.assert_allclose(at_peak, exact, rtol=0.08)  # read between points
 
 
+@pytest.mark.full
 def test_the_stored_target_is_the_annealed_one():
     np.testing.assert_allclose(load_target(64), annealed(64), atol=0.02 * load_target(64).max())
 
@@ -180,6 +185,7 @@ def test_rules_of_the_environment():
     assert np.isclose(step(jax.random.key(1), cold, 0, params)[0][0], 0.1)
 
 
+@pytest.mark.full
 def test_rules_go_where_they_want():
     env = CahnHilliard(Config(size=64, horizon=6, solver_steps=2))
     keys = jax.random.split(jax.random.key(0), 2)

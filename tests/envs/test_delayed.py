@@ -55,6 +55,7 @@ def test_every_step_and_update_sleeps_and_results_are_the_same(naps):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.full
 def test_minibatches_take_their_parts(naps):
     """Two epochs of four minibatches: twice the time of a batch."""
     agent = {"name": "ppo", "network": {"hidden": [8]}, "epochs": 2, "minibatches": 4}

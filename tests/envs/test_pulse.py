@@ -72,6 +72,7 @@ def test_a_call_that_does_not_return_is_told_with_its_step():
     heard.pulse.close()
 
 
+@pytest.mark.full
 def test_many_calls_and_long_pauses_between_them_are_well():
     heard = Heard(4.0)  # a call of a busy machine takes less
     heard.pulse.start()

@@ -67,6 +67,7 @@ def test_fitted_values_are_those_in_closed_form(discrete: bool, go: int) -> None
     assert values.min() > low - 0.1 and values.max() < high + 0.1
 
 
+@pytest.mark.full
 def test_estimates_of_several_seeds_at_once() -> None:
     """Under vmap the host is asked once for all."""
     data, settings = chain(200, True), FittedQSettings(GAMMA, 20, 16, (8,), 1e-3)

@@ -20,6 +20,7 @@ from jaxrl_hpc.runtime.record import draw_action, record_run
 from jaxrl_hpc.runtime.train import train
 from tests import small
 from tests.datasets import made
+from tests.tiers import quick
 
 RUN = {"eval_every": 0, "eval_episodes": 2, "final_eval_episodes": 2, "tensorboard": False}
 
@@ -44,7 +45,7 @@ def filled(found):
     return flow, jax.jit(lambda key: flow.warmup(flow.init(key, hypers)))(jax.random.key(0))
 
 
-@pytest.mark.parametrize(("copies", "unroll"), [(1, 1), (3, 4)])
+@pytest.mark.parametrize(("copies", "unroll"), quick([(1, 1), (3, 4)], [(3, 4)]))
 def test_the_replay_holds_the_recording(copies, unroll, monkeypatch) -> None:
     monkeypatch.setattr("jaxrl_hpc.workflows.offline.BLOCK", 100)  # several blocks, the last one not whole
     found = config(workflow={"num_envs": copies, "unroll_length": unroll}, agent={"n_step": 2})

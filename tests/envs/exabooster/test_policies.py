@@ -35,6 +35,7 @@ def _check(table, limited, **settings):
         assert value == pytest.approx(expected, abs=0.01 + 3 * error), name
 
 
+@pytest.mark.full
 def test_free_rules():
     _check(SHORT, limited=False)
 

@@ -32,6 +32,7 @@ def _arguments(*words):
     return parser.parse_args(words)
 
 
+@pytest.mark.full
 def test_data_are_shifted_and_dithered(data):
     """VIMIN of row t answers the error of row t: −α e − β, with noise in every other trajectory."""
     rows = np.concatenate([data.train, data.validation], axis=1).astype(np.float64)
@@ -110,6 +111,7 @@ def test_step_response_of_the_linear_layer(data):
     np.testing.assert_allclose(response, 0.5 * 0.01 / SCALE[0] * SCALE[1], rtol=1e-4)
 
 
+@pytest.mark.full
 def test_untrained_network_fails_its_gates(data):
     network = surrogate.initial(jax.random.key(1), 4, 1)
     reference = data.train[..., 1].astype(np.float64) * SCALE[1]
@@ -130,6 +132,7 @@ def test_generator_passes_the_free_run_comparison():
     assert np.sqrt(np.mean((one["autocorrelation"] - other["autocorrelation"]) ** 2)) < 0.02
 
 
+@pytest.mark.full
 def test_command_fits_a_recording_and_checks(tmp_path, capsys):
     rows, set_point = statistics.simulate(jax.random.key(0), PLANTS[0], 1, 3000)
     recording.write(tmp_path / "log.csv", rows[:, 0], set_point[:, 0])
