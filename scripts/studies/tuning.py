@@ -77,6 +77,12 @@ def results(tuning: Tuning, folder: Path, metric: str) -> dict[tuple[Any, ...], 
     return found
 
 
+def commits(tuning: Tuning, folder: Path) -> list[str]:
+    """That trained the trials."""
+    trials = (folder / tuning.name / "trials").glob("*")
+    return sorted({str(load_run(path).summary["commit"])[:10] for path in trials})
+
+
 def table(tuning: Tuning, folder: Path, metric: str = "eval_return", digits: int = 0) -> list[str]:
     """Lines of a page: best over the run first."""
     found = results(tuning, folder, metric)
