@@ -8,11 +8,11 @@ examples:
   jaxrl-hpc scaling workflows/cartpole_impala --split 16
 
 Runs the config on every number of ranks and devices with both engines, in turns, and as many separate runs
-side by side, one per core; measures collectives; fits compute time, latency and bandwidth; writes
-scaling.json and scaling.png. Efficiency is relative to the separate runs, and to a single run. weak: each
-worker gets the full config; strong: the config is divided among workers. Each rank gets its own core while
-there are enough. Only this machine is measured: the table for more nodes comes from the model, for the given
-network.
+side by side, one per core; traces how much of an iteration is waiting and exchange; measures collectives;
+fits compute time, latency and bandwidth; writes scaling.json and scaling.png. Efficiency is relative to the
+separate runs, and to a single run. weak: each worker gets the full config; strong: the config is divided
+among workers. Each rank gets its own core while there are enough. Only this machine is measured: the table
+for more nodes comes from the model, for the given network.
 
 --split RANKS measures the cost of acting and learning (one process, a few seconds), and uses a model of the
 job to find how many of RANKS ranks should learn; writes split.json.
@@ -113,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
     (folder / "scaling.json").write_text(json.dumps(report, indent=1) + "\n")
     figure.draw(report, folder / "scaling.png")
     print(figure.table(report))
+    if traced := figure.trace_table(report):
+        print("\n" + traced)
     if report["collectives"]:
         print("\n" + figure.collectives_table(report))
     print(f"\nwritten to {folder}/scaling.json and scaling.png")

@@ -1,7 +1,8 @@
 """The engine that connects the processes of a `sharded` run: MPI (mpi4jax), or JAX itself.
 
     auto:   jax   if processes see GPUs, have several devices each, or have no mpi4jax
-            mpi   otherwise: on CPUs it is the faster one
+            mpi   otherwise: one device per CPU rank, where it is the faster one (measured in turns on both
+                  engines: docs/results/scaling.md, "The two engines")
 
 A fixed rule of config and machine, without timing. The choice is written into the run's config, and a resumed
 run with `auto` keeps it where possible.

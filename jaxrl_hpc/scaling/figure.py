@@ -10,6 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
+from jaxrl_hpc.scaling import trace
 
 
 def table(report: dict[str, Any]) -> str:
@@ -58,6 +59,20 @@ def _cells(row: dict[str, Any], mode: str) -> list[str]:
     against = row.get("efficiency_beside")
     cells.append("" if against is None else f"{100 * against:.0f} %")
     return [*cells, f"{100 * row['efficiency']:.0f} %"]
+
+
+def trace_table(report: dict[str, Any]) -> str:
+    """Markdown: what workers did in traced iterations; empty without a trace."""
+    rows = [row for row in report["rows"] if "trace" in row]
+    lines = [
+        "| ranks × devices | ms per iteration, traced | computing | waiting for the others | exchange |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        found = row["trace"]
+        parts = " | ".join(f"{100 * found[part]:.1f} %" for part in trace.PARTS)
+        lines.append(f"| {label_of(row)} | {found['milliseconds']:.3f} | {parts} |")
+    return "\n".join(lines) if rows else ""
 
 
 def collectives_table(report: dict[str, Any]) -> str:

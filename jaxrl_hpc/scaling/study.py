@@ -79,7 +79,8 @@ def layouts_of(request: Request) -> list[JobLayout]:
 def config_for(config: configs.Config, mode: str, ranks: int, devices: int) -> dict[str, Any]:
     """The config of one measurement as plain data."""
     data = config.to_dict()
-    data["workflow"]["devices"] = devices
+    if "devices" in data["workflow"]:
+        data["workflow"]["devices"] = devices
     data["run"]["total_env_steps"] = 2**31 - 1  # progress stays small: the learner's work is the same
     if mode == "weak":
         for section, names in GROWING.items():
@@ -191,9 +192,10 @@ def collect(request: Request, say: Callable[[str], None]) -> list[dict[str, Any]
         for layout in layouts:
             say(f"round {turn + 1} of {request.rounds}: {layout.describe()}")
             result = measure(request, layout, collectives=turn == 0)
-            before = found.setdefault(layout, result | {"seconds": [], "core_seconds": []})
+            before = found.setdefault(layout, result | {"seconds": [], "core_seconds": [], "traces": []})
             before["seconds"] = before["seconds"] + result["seconds"]
             before["core_seconds"] = [*before["core_seconds"], result["core_seconds"]]
+            before["traces"] += [result["trace"]] if "trace" in result else []
         iterations = found[layouts[0]]["iterations"]
         for workers in sorted({each.workers for each in layouts if 1 < each.workers <= available_cores()}):
             say(f"round {turn + 1} of {request.rounds}: {workers} separate runs side by side")
@@ -233,10 +235,12 @@ def analyse(request: Request, results: Sequence[dict[str, Any]]) -> dict[str, An
         seconds = float(np.median(result["seconds"]))
         speedup = alone["steps_per_iteration"] / compute
         rate = result["steps_per_iteration"] / seconds
-        side = {}
+        side: dict[str, Any] = {}
+        if traces := result.get("traces"):  # the median round, by how much of it was computing
+            side["trace"] = sorted(traces, key=lambda each: each["computing"])[len(traces) // 2]
         if beside:
             apart = float(np.median(beside["seconds"]))  # of one of the runs
-            side = {
+            side |= {
                 "beside_milliseconds": 1e3 * apart,
                 "waiting_milliseconds": 1e3 * float(np.median(beside["waiting"])),
                 "efficiency_beside": rate / (workers * alone["steps_per_iteration"] / apart),

@@ -2,9 +2,9 @@
 
     mpiexec -n N python -m jaxrl_hpc.scaling.worker '{"config": …, "seconds": 2.0}'
 
-Times chunks of iterations, then collectives alone: inside a compiled loop, as in the workflow's engine, and
-by the MPI library itself (mpi4py, in place). With "wait": a separate run that prints `ready` and starts on a
-line from stdin, so that several can be measured side by side.
+Times chunks of iterations and traces some more (trace.py); then times collectives alone: inside a compiled
+loop, as in the workflow's engine, and by the MPI library itself (mpi4py, in place). With "wait": a separate
+run that prints `ready` and starts on a line from stdin, so that several can be measured side by side.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,11 +24,13 @@ from jaxrl_hpc.comm.ranks import Ranks, world
 from jaxrl_hpc.runtime import machine
 from jaxrl_hpc.runtime.build import build
 from jaxrl_hpc.runtime.train import lanes_of, make_runner
+from jaxrl_hpc.scaling import trace
 from jaxrl_hpc.workflows.sharded.execution import SAME, placed
 from jaxrl_hpc.workflows.sharded.workflow import Sharded
 
 SIZES = (8, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)  # bytes of an allreduce
 CHUNKS = 12  # parts of one measurement
+TRACED_SECONDS = 0.3
 SHORT_SECONDS, SHORT_CHUNKS = 2e-3, 200  # chunks about as short as the time between two collectives
 
 
@@ -68,6 +70,22 @@ def time_short_chunks(runner: Any, count: int, chunks: int) -> dict[str, Any]:
         runner.metrics_per_lane(runner.step(count))
         times.append((time.perf_counter() - start) / count)
     return {"iterations": count, "seconds": times}
+
+
+def trace_shares(runner: Any, ranks: Ranks, seconds: float) -> dict[str, float]:
+    """What workers do in iterations of about so many seconds; and how long these are with recording."""
+    count = ranks.share(int(np.clip(TRACED_SECONDS / seconds, 2, 200)))
+    times = []
+
+    def run() -> None:
+        start = time.perf_counter()
+        runner.metrics_per_lane(runner.step(count))
+        times.append((time.perf_counter() - start) / count)
+
+    ranks.barrier()
+    own = trace.recorded(run)
+    found = trace.shares([worker for part in ranks.gather(own) for worker in part])
+    return found | {"milliseconds": 1e3 * times[0]}
 
 
 def time_inside(flow: Sharded, ranks: Ranks, size: int) -> float:
@@ -115,6 +133,15 @@ def time_raw(ranks: Ranks, size: int) -> float:
     return float(np.median(times))
 
 
+def time_collectives(flow: Sharded, ranks: Ranks) -> dict[str, Any]:
+    """Seconds of an allreduce by its bytes."""
+    with gloo_lines_hidden():
+        found = {"inside": {str(size): time_inside(flow, ranks, size) for size in SIZES}}
+    if ranks.comm is not None:
+        found["raw"] = {str(size): time_raw(ranks, size) for size in SIZES}
+    return found
+
+
 def main() -> None:
     request = json.loads(sys.argv[1])
     ranks = world()
@@ -123,20 +150,22 @@ def main() -> None:
         machine.prepare(config, 1)
         parts = build(config)
         runner = make_runner(config, parts, lanes_of(config))
+        flow = parts.workflow
+        if flow.traceable:
+            runner.compile()
         runner.initialise()
-        flow = cast(Sharded, parts.workflow)
-        _, messages = flow.dry_run(runner.states[0])
         result: dict[str, Any] = {
             "place": runner.describe(),
-            "steps_per_iteration": parts.workflow.steps_per_iteration,
-            "messages": [message._asdict() for message in messages],
+            "steps_per_iteration": flow.steps_per_iteration,
             **time_iterations(runner, ranks, request["seconds"], request.get("wait", False)),
         }
-        if flow.layout.ranks * len(flow.layout.devices) > 1 and request["collectives"]:
-            with gloo_lines_hidden():
-                result["inside"] = {str(size): time_inside(flow, ranks, size) for size in SIZES}
-            if ranks.comm is not None:
-                result["raw"] = {str(size): time_raw(ranks, size) for size in SIZES}
+        if isinstance(flow, Sharded):
+            _, messages = flow.dry_run(runner.states[0])
+            result["messages"] = [message._asdict() for message in messages]
+            if flow.layout.ranks * len(flow.layout.devices) > 1:
+                result["trace"] = trace_shares(runner, ranks, float(np.median(result["seconds"])))
+                if request["collectives"]:
+                    result |= time_collectives(flow, ranks)
         if ranks.first:
             print("\n" + json.dumps(result), flush=True)
         ranks.barrier()

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_hpc import config as configs
 from jaxrl_hpc.cli.main import main
-from jaxrl_hpc.scaling import figure, model, study
+from jaxrl_hpc.scaling import figure, model, study, trace
 
 CONFIG = configs.load("workflows/cartpole_dqn_sharded")
 NETWORK = model.NetworkModel(latency=2e-6, bandwidth=1e10)
@@ -121,6 +121,19 @@ def test_separate_runs_side_by_side_are_the_measure(monkeypatch):
     assert row["efficiency_beside"] == pytest.approx(0.8) and row["efficiency"] == pytest.approx(2 / 3)
     assert report["jitter_milliseconds"] == pytest.approx(0.1 * math.sqrt(math.pi))
     assert "| 2 × 1, jax | 1.500 | 1.200 | 0.000 | 0.100 | 0.200 |" in figure.table(report)
+
+
+def test_traced_shares_add_up_to_the_whole():
+    """Two workers: the second is late for one collective, and the first for the next."""
+    first = np.array([[0, 10], [30, 60], [90, 100]], float)
+    second = np.array([[0, 10], [50, 60], [80, 100]], float)
+    found = trace.shares([first, second])
+    assert found == pytest.approx(
+        {"computing": (20 + 30 + 40 + 20) / 180, "waiting": 30 / 180, "exchange": 40 / 180}
+    )
+    assert sum(found.values()) == pytest.approx(1)
+    with pytest.raises(RuntimeError, match=r"\[2, 3\]"):
+        trace.shares([first[:2], second])
 
 
 def test_one_rank_is_held_to_a_core_that_this_process_may_use(monkeypatch):
