@@ -233,8 +233,10 @@ def one_message(report: Report) -> list[str]:
     ]
 
 
-def on_cores(report: Report) -> list[str]:
+def on_cores(report: Report, weak: Report | None) -> list[str]:
     """One run on one core and on two, and whether that should be a default."""
+    beside = next((row["beside_milliseconds"] for row in weak["rows"] if row["ranks"] == 2), 0) if weak else 0
+    seeds = f" ({2 * weak['compute_milliseconds'] / beside:.2f} × one alone)" if weak and beside else ""
     lines = [
         "| run | shards | cores | steps/s | × `fused` | core time, µs per step | waiting | exchange |",
         "|---|---|---|---|---|---|---|---|",
@@ -272,8 +274,8 @@ def on_cores(report: Report) -> list[str]:
         "",
         found
         + (f"That is {PAYS} × or more for {', '.join(pays)}. " if pays else f"None reaches {PAYS} ×. ")
-        + "Shipped configs keep `fused`: several seeds, which every result needs, use a second core without "
-        "any waiting. For a single run in a hurry `sharded` is the option.",
+        + "Shipped configs keep `fused`: results need several seeds, and two runs side by side use two cores "
+        f"without waiting for each other{seeds}. For a single run in a hurry `sharded` is the option.",
         "",
     ]
 
@@ -329,7 +331,7 @@ def page(reports: dict[str, Report], cores: Report | None) -> str:
         *losses(reports),
         *engines(reports),
         *(one_message(reports["dqn_weak"]) if "dqn_weak" in reports else []),
-        *(on_cores(cores) if cores else []),
+        *(on_cores(cores, reports.get("ppo_weak")) if cores else []),
     ]
     for case, report in reports.items():
         heading, blank, *rest = describe(CASES[case][0], report)

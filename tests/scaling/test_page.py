@@ -55,6 +55,8 @@ def test_two_cores_are_compared_with_fused_on_one() -> None:
         for shards, devices, time in [(0, 1, 2.0), (2, 1, 2.5), (2, 2, 1.25)]
     ]
     case = {"title": "A", "config": "a", "num_envs": 16, "unroll_length": 8, "rows": rows}
-    lines = scaling.on_cores({"cases": [case]})
+    weak = {"compute_milliseconds": 9.0, "rows": [{"ranks": 2, "beside_milliseconds": 10.0}]}
+    lines = scaling.on_cores({"cases": [case]}, weak)
     assert any("| 2 | 2 | 7 | 1.60 |" in line for line in lines)
+    assert any("each other (1.80 × one alone)" in line for line in lines)
     assert any("A 1.60 ×. That is 1.5 × or more for A." in line for line in lines)
