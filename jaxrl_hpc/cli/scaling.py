@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
     (folder / "scaling.json").write_text(json.dumps(report, indent=1) + "\n")
     figure.draw(report, folder / "scaling.png")
     print(figure.table(report))
-    if traced := figure.trace_table(report):
-        print("\n" + traced)
+    if table := figure.trace_table(report):
+        print("\n" + table)
     if report["collectives"]:
         print("\n" + figure.collectives_table(report))
     print(f"\nwritten to {folder}/scaling.json and scaling.png")

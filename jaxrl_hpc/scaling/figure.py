@@ -10,7 +10,6 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from jaxrl_hpc.report.style import MATPLOTLIB, color, legend_under
-from jaxrl_hpc.scaling import trace
 
 
 def table(report: dict[str, Any]) -> str:
@@ -61,18 +60,24 @@ def _cells(row: dict[str, Any], mode: str) -> list[str]:
     return [*cells, f"{100 * row['efficiency']:.0f} %"]
 
 
+def traced(row: dict[str, Any], part: str) -> float:
+    """Milliseconds of an iteration that workers wait or exchange data."""
+    return float(row["trace"][part] * row["trace"]["milliseconds"])
+
+
 def trace_table(report: dict[str, Any]) -> str:
     """Markdown: what workers did in traced iterations; empty without a trace."""
-    rows = [row for row in report["rows"] if "trace" in row]
     lines = [
-        "| ranks × devices | ms per iteration, traced | computing | waiting for the others | exchange |",
+        "| ranks × devices, traced | waiting for the others, ms | exchange, ms | rest of an iteration, ms "
+        "| recording, ms |",
         "|---|---|---|---|---|",
     ]
-    for row in rows:
-        found = row["trace"]
-        parts = " | ".join(f"{100 * found[part]:.1f} %" for part in trace.PARTS)
-        lines.append(f"| {label_of(row)} | {found['milliseconds']:.3f} | {parts} |")
-    return "\n".join(lines) if rows else ""
+    for row in report["rows"]:
+        if "trace" in row:
+            time, parts = row["milliseconds"], [traced(row, part) for part in ("waiting", "exchange")]
+            values = [*parts, time - sum(parts), row["trace"]["milliseconds"] - time]
+            lines.append(f"| {label_of(row)} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
+    return "\n".join(lines) if len(lines) > 2 else ""
 
 
 def collectives_table(report: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A trace of synchronous iterations: shares of computing, waiting for others, and exchange.
+"""A trace of synchronous iterations: computing, waiting for others, and exchange.
 
 XLA's profiler records when every operation of a program starts and ends. The k-th collective of all workers
 is one exchange, which begins when the last of them arrives:
@@ -7,7 +7,8 @@ is one exchange, which begins when the last of them arrives:
     waiting     from a worker's arrival to the last one's
     exchange    from the last arrival to the worker's own end
 
-These add up to the whole. Recording slows down computing a little, the more so the shorter operations are.
+These add up to the whole. Recording takes time for every operation, which lengthens computing; waiting and
+exchange are therefore given in time, not as shares of the recorded whole.
 """
 
 from __future__ import annotations

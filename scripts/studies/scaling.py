@@ -174,15 +174,16 @@ def losses(reports: dict[str, Report]) -> list[str]:
         for row in reached(reports, goal):
             if row["efficiency_beside"] >= goal.least or "trace" not in row:
                 continue
-            waiting, exchange = row["trace"]["waiting"], row["trace"]["exchange"]
+            time = row["milliseconds"]
+            waiting, exchange = (figure.traced(row, part) / time for part in ("waiting", "exchange"))
             rest = 1 - row["efficiency_beside"] - waiting - exchange
             slower = (
                 f"for {percent(rest)} it computes what separate runs do not"
                 if rest > 0
-                else f"recording and turns explain the difference of {percent(-rest)}"
+                else f"{percent(-rest)} more than is lost, since recording also adds to waiting"
             )
             lines.append(
-                f"- {goal.text}, {engine_of(row)}: of an iteration of {row['milliseconds']:.3f} ms "
+                f"- {goal.text}, {engine_of(row)}: of an iteration of {time:.3f} ms "
                 f"{percent(1 - row['efficiency_beside'])} is lost. A worker waits for the others for "
                 f"{percent(waiting)} of it and exchanges data for {percent(exchange)}; {slower}."
             )
@@ -245,7 +246,8 @@ def on_cores(report: Report, weak: Report | None) -> list[str]:
     for case in report["cases"]:
         rates = [row["steps_per_iteration"] / statistics.median(row["seconds"]) for row in case["rows"]]
         for row, rate in zip(case["rows"], rates, strict=True):
-            traced = row.get("trace")
+            row["milliseconds"] = 1e3 * statistics.median(row["seconds"])
+            parts = ("waiting", "exchange") if "trace" in row else ()
             core = 1e6 * statistics.median(row["core_seconds"]) / row["steps_per_iteration"]
             cells = [
                 f"{case['title']}, {case['num_envs']} copies, unrolls of {case['unroll_length']}",
@@ -254,7 +256,8 @@ def on_cores(report: Report, weak: Report | None) -> list[str]:
                 f"{rate:,.0f}",
                 f"{rate / rates[0]:.2f}",
                 f"{core:.2f}",
-                *(percent(traced[part]) if traced else "" for part in ("waiting", "exchange")),
+                *(percent(figure.traced(row, part) / row["milliseconds"]) for part in parts),
+                *([""] * (2 - len(parts))),
             ]
             lines.append("| " + " | ".join(cells) + " |")
             if (row["shards"], row["devices"]) == (2, 2):
@@ -325,8 +328,8 @@ def page(reports: dict[str, Report], cores: Report | None) -> str:
         "",
         *goals(reports),
         "",
-        "Traced shares are those of XLA's profiler: a collective begins when its last worker arrives, what a "
-        "worker spends before that is waiting. They include what recording costs, computing mostly.",
+        "Traces are by XLA's profiler: an exchange begins when the last worker arrives, and what the "
+        "others spend before that is waiting. Recording itself takes time, which a last column shows.",
         "",
         *losses(reports),
         *engines(reports),
