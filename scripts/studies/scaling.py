@@ -14,6 +14,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,11 +60,11 @@ GOALS = (
 # one run on one core and on two: config, settings, and how many shards are many
 ON_CORES = {
     "PPO on CartPole": ("cartpole_ppo", ["workflow.num_envs=24"], 12),
+    "PPO on ExaBooster": ("exabooster_ppo", [], 16),
     "A2C on CartPole": ("cartpole_a2c", [], 16),
     "PPO on MinAtar's Breakout": ("breakout_ppo", [], 16),
-    "PPO on ExaBooster": ("exabooster_ppo", [], 16),
 }
-ROUNDS, SECONDS = 3, 1.5
+ROUNDS, SECONDS = 2, 1.0
 PAYS = 1.5  # times the speed of `fused` from which two cores for one run are worth a default
 SMALL = 100_000  # bytes up to which the goal for collectives holds
 
@@ -74,7 +75,8 @@ def data_file(case: str) -> Path:
 
 def measure(case: str) -> None:
     if case == "cores":
-        data_file(case).write_text(json.dumps(measure_cores(), indent=1) + "\n")
+        for found in measure_cores():
+            data_file(case).write_text(json.dumps(found, indent=1) + "\n")
         return
     folder = ROOT / "runs" / "studies" / "scaling" / case
     command = [sys.executable, "-m", "jaxrl_hpc.cli.main", "scaling", *CASES[case][1], "--out", str(folder)]
@@ -87,9 +89,9 @@ def variants_of(many: int) -> list[tuple[str, int, int]]:
     return [("fused", 0, 1), *(("sharded", shards, devices) for shards in (2, many) for devices in (1, 2))]
 
 
-def measure_cores() -> dict[str, Any]:
-    """Every config in all variants, in turns."""
-    cases = []
+def measure_cores() -> Iterator[dict[str, Any]]:
+    """Every config in all variants, in turns; what there is after each config."""
+    cases: list[dict[str, Any]] = []
     for title, (name, settings, many) in ON_CORES.items():
         rows: list[dict[str, Any]] = [
             {"workflow": flow, "shards": shards, "devices": devices, "seconds": [], "core_seconds": []}
@@ -111,7 +113,7 @@ def measure_cores() -> dict[str, Any]:
         flow = config.to_dict()["workflow"]
         sizes = {key: flow[key] for key in ("num_envs", "unroll_length")}
         cases.append({"title": title, "config": name, **sizes, "rows": rows})
-    return {"machine": machine_facts(), "cases": cases}
+        yield {"machine": machine_facts(), "cases": cases}
 
 
 def disturbed(report: dict[str, Any]) -> bool:
