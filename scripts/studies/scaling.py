@@ -30,7 +30,7 @@ CASES = {
     "ppo_weak": ("PPO, weak", [PPO, "--ranks", "1,2", "--rounds", "3"]),
     "dqn_weak": ("DQN with one prioritised replay, weak", [DQN, "--ranks", "1,2", "--rounds", "3"]),
     "dqn_ahead": (
-        "the same with draw_ahead, weak",
+        "DQN with one prioritised replay and draw_ahead, weak",
         [DQN, "workflow.draw_ahead=true", "--ranks", "1,2", "--rounds", "3"],
     ),
     "ppo_strong": (
@@ -55,7 +55,7 @@ GOALS = (
     Goal("ppo_strong", 2, 1, 0.90, "PPO, strong, 1 → 2 ranks"),
     Goal("ppo_strong", 1, 2, 0.85, "PPO, strong, 1 × 2 devices"),
     Goal("dqn_weak", 2, 1, 0.80, "DQN with one prioritised replay, weak, 1 → 2 ranks"),
-    Goal("dqn_ahead", 2, 1, 0.80, "the same with draw_ahead"),
+    Goal("dqn_ahead", 2, 1, 0.80, "DQN with one prioritised replay and draw_ahead, weak, 1 → 2 ranks"),
 )
 # one run on one core and on two: config, settings, and how many shards are many
 ON_CORES = {
