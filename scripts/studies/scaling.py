@@ -31,11 +31,11 @@ CASES = {
     "dqn_weak": ("DQN with one prioritised replay, weak", [DQN, "--ranks", "1,2", "--rounds", "3"]),
     "dqn_ahead": (
         "DQN with one prioritised replay and draw_ahead, weak",
-        [DQN, "workflow.draw_ahead=true", "--ranks", "1,2", "--rounds", "3"],
+        [DQN, "workflow.draw_ahead=true", "--ranks", "1,2", "--rounds", "2"],
     ),
     "ppo_strong": (
         "PPO, strong, all layouts",
-        [PPO, "--ranks", "1,2", "--devices", "1,2", "--mode", "strong", "--rounds", "3", "--seconds", "2"],
+        [PPO, "--ranks", "1,2", "--devices", "1,2", "--mode", "strong", "--rounds", "2", "--seconds", "2"],
     ),
 }
 
