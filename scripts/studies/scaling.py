@@ -211,7 +211,8 @@ def engines(reports: dict[str, Report]) -> list[str]:
         *lines,
         "",
         f"With one device per CPU rank `mpi` is the faster one in {faster} of {len(ratios)} cases (jax / mpi "
-        f"from {min(ratios):.2f} to {max(ratios):.2f}), and `workflow.engine: auto` takes it there. Several "
+        f"from {min(ratios):.2f} to {max(ratios):.2f}), and `workflow.engine: auto` takes it there. Each "
+        "rank was held to one core, which `jax` shares with the threads of gloo, its transport. Several "
         "devices per process are possible with `jax` alone.",
         "",
     ]
