@@ -265,6 +265,7 @@ def on_cores(report: Report, weak: Report | None) -> list[str]:
             lines.append("| " + " | ".join(cells) + " |")
             if (row["shards"], row["devices"]) == (2, 2):
                 speed[case["title"]] = rate / rates[0]
+    absent = [title for title in ON_CORES if title not in {case["title"] for case in report["cases"]}]
     pays = [title for title, factor in speed.items() if factor >= PAYS]
     found = (
         "Two cores bring " + ", ".join(f"{title} {factor:.2f} ×" for title, factor in speed.items()) + ". "
@@ -283,6 +284,7 @@ def on_cores(report: Report, weak: Report | None) -> list[str]:
         + "Shipped configs keep `fused`: results need several seeds, and two runs side by side use two cores "
         f"without waiting for each other{seeds}. For a single run in a hurry `sharded` is the option.",
         "",
+        *([f"Not measured: {', '.join(absent)}.", ""] if absent else []),
     ]
 
 
