@@ -209,7 +209,8 @@ STUDIES = {
         "Discount and decay of 0.9 with 4 copies and unrolls of 8 steps, against 0.95 with 16 and 16, which "
         "the config had before. A2C makes one update per unroll and sees each of its million steps once. The "
         "two differ in all of these and in the number of updates, so the page does not show which of them "
-        "matters. The shipped settings are the best of the grid below; most of their neighbours miss the target.",
+        "matters. The shipped settings are the best of the grid below; most of their neighbours miss the "
+        "target.",
         (
             Entry("a2c", "pendulum_a2c", 8, -200),
             Entry("a2c_before", "pendulum_a2c", 8, -200, A2C_BEFORE),
