@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import jaxrl_hpc as rl
 from jaxrl_hpc import config as configs
 from jaxrl_hpc import datasets, rollout
 from jaxrl_hpc.cli.main import main
+from jaxrl_hpc.datasets import parquet
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.metrics.parquet import read_metrics
 from jaxrl_hpc.replay import storage
@@ -197,7 +201,8 @@ def test_a_recording_is_what_the_policy_does(run, tmp_path, capsys) -> None:
     assert "wrote" in capsys.readouterr().out
     found = datasets.open_dataset(out)
     data = found.data
-    assert found.rows == 700 and found.about["policy"] == "greedy" and found.spec.name == "CartPole-v1"
+    about = json.loads(pq.read_schema(out).metadata[parquet.KEY])
+    assert found.rows == 700 and about["policy"] == "greedy" and found.spec.name == "CartPole-v1"
     inside = ~data.last[:-1]
     np.testing.assert_array_equal(data.next_obs[:-1][inside], data.obs[1:][inside])  # consecutive
     np.testing.assert_array_equal(found.first[1:], data.last[:-1])
