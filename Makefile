@@ -47,8 +47,10 @@ train: install
 	$(BIN)/jaxrl-hpc train $(CONFIG) --overwrite
 	$(BIN)/jaxrl-hpc report runs/$(CONFIG)
 
-# Slurm and Chromium are used where they are installed; else the tests that need them are skipped and listed as such
-PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15
+# Slurm and Chromium are used where they are installed; else the tests that need them are skipped and listed as such.
+# Where the time went: python -m tests.times .pytest_cache/test.xml .pytest_cache/test-all.xml
+PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15 \
+  --junitxml .pytest_cache/$@.xml
 test: install
 	$(PYTEST)
 

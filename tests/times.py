@@ -1,4 +1,6 @@
-"""Where the time of a tier goes: python -m tests.times FILE.xml... of `pytest --junitxml`, as a table.
+"""Where the time of the tiers goes, as a table, from what `make test` and `make test-all` leave behind:
+
+    python -m tests.times .pytest_cache/test.xml .pytest_cache/test-all.xml
 
 A column per file: seconds of all tests of a folder, set-up included, and how many they are. Processes side by
 side share these seconds.
@@ -46,7 +48,8 @@ def table(paths: list[Path]) -> str:
     names = [*dict.fromkeys(GROUPS.values()), REST]
     lines = [["tests", *(path.stem for path in paths)], ["---", *["---:"] * len(paths)]]
     for name in names:
-        lines.append([name, *(f"{column[name][0]:.0f} s ({column[name][1]})" for column in columns)])
+        found = [column.get(name, (0.0, 0)) for column in columns]
+        lines.append([name, *(f"{time:.0f} s ({number})" for time, number in found)])
     totals = [[sum(part) for part in zip(*column.values(), strict=True)] for column in columns]
     lines.append(["all", *(f"{time:.0f} s ({number:.0f})" for time, number in totals)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
