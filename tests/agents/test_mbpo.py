@@ -16,6 +16,7 @@ from jaxrl_hpc.schema import traced_values
 from jaxrl_hpc.types import EnvSpec
 from jaxrl_hpc.workflows import update as learning
 from tests.agents.numpy_check import windows
+from tests.tiers import quick
 
 TWO = 2 * np.ones(2, np.float32)
 SPEC = EnvSpec("made up", (3,), np.dtype(np.float32), None, (2,), -TWO, TWO, 10)
@@ -48,7 +49,7 @@ def assert_same(a, b) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", quick(MAKERS, ["mbpo"]))
 def test_an_untrusted_model_leaves_the_agent_as_it_is_without_one(name: str) -> None:
     """Five updates, of which only the last, real one counts."""
     agent, inner, state = started(name)
@@ -75,7 +76,7 @@ def test_an_untrusted_model_leaves_the_agent_as_it_is_without_one(name: str) -> 
     assert all(jax.tree.leaves(moved))
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", quick(MAKERS, ["mbpo_td3"]))
 def test_simulated_batches_are_the_ensembles(name: str) -> None:
     """Every simulated step starts in a real state or where another ended, and one member explains it."""
     agent, _, state = started(name, max_disagreement=1e6)

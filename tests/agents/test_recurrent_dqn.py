@@ -14,6 +14,7 @@ from jaxrl_hpc.ops.returns import sequence_returns
 from jaxrl_hpc.schema import traced_values
 from jaxrl_hpc.types import Agent, EnvSpec, LearnerState
 from tests.agents.numpy_check import as_float64, assert_gradient, dense, huber, mlp, q_network, windows
+from tests.tiers import quick
 
 SPEC = EnvSpec("made up", (4,), np.dtype(np.float32), 3, (), None, None, 10)
 WIDTH, COUNT = 5, 6
@@ -102,10 +103,10 @@ def square(h: np.ndarray) -> np.ndarray:
     return np.sign(h) * (inner**2 - 1)
 
 
-@pytest.mark.parametrize(
-    ("burn_in", "n", "double", "rescale"),
-    [(0, 1, True, False), (2, 3, True, False), (2, 1, False, False), (2, 3, True, True)],
-)
+OPTIONS = [(0, 1, True, False), (2, 3, True, False), (2, 1, False, False), (2, 3, True, True)]
+
+
+@pytest.mark.parametrize(("burn_in", "n", "double", "rescale"), quick(OPTIONS, OPTIONS[2:]))
 def test_gradient_and_priority(burn_in: int, n: int, double: bool, rescale: bool) -> None:
     settings = {"gamma": 0.9, "huber_delta": 0.7, "priority_mix": 0.8, "rescale": rescale}
     agent, state, _ = start(burn_in=burn_in, length=4, n_step=n, double=double, **settings)

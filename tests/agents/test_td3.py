@@ -16,6 +16,7 @@ from jaxrl_hpc.ops import noise
 from jaxrl_hpc.schema import traced_values
 from jaxrl_hpc.types import Agent, EnvSpec, LearnerState
 from tests.agents.numpy_check import as_float64, assert_gradient, dense, mlp, n_step, windows
+from tests.tiers import quick
 
 LOW, HIGH = np.array([-2.0, 0.5], np.float32), np.array([1.0, 4.5], np.float32)
 SPEC = EnvSpec("made up", (3,), np.dtype(np.float32), None, (2,), LOW, HIGH, 10)
@@ -49,7 +50,7 @@ def critics(params: dict, obs: np.ndarray, unit: np.ndarray) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", quick([1, 3], [3]))
 @pytest.mark.parametrize(
     "make_config", [lambda **k: td3.Config(policy_delay=1, **k), ddpg.Config], ids=["td3", "ddpg"]
 )

@@ -67,11 +67,13 @@ def two():
     return launch.results(output), output
 
 
+@pytest.mark.full
 def test_two_ranks_with_a_ring_between_them_lose_nothing_either(two):
     for result in two[0][:2]:
         check(result, ranks=2, items=100)
 
 
+@pytest.mark.full
 def test_without_room_for_the_real_window_on_one_rank_all_go_on_with_messages(two):
     results, output = two
     assert results[-1] == {"full": {"1000": [True, True], "1048576": [False, False]}}

@@ -8,13 +8,14 @@ from scipy import stats
 
 from jaxrl_hpc.replay import global_sampling, prioritised, sum_tree
 from jaxrl_hpc.schema import traced_values
+from tests.tiers import quick
 
 
 def hypers_of(config) -> dict:
     return {name: jnp.float32(value) for name, value in traced_values(config).items()}
 
 
-@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("shards", quick([1, 2, 4], [2]))
 @pytest.mark.parametrize("sampling", ["independent", "stratified"])
 def test_shards_together_sample_like_one_big_tree(shards: int, sampling: str, unroll, example) -> None:
     used, per_shard, copies, batch_size, rounds = 24, 48, 3, 64 // shards, 600

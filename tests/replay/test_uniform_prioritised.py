@@ -8,6 +8,7 @@ import pytest
 from jaxrl_hpc.errors import UserError
 from jaxrl_hpc.replay import prioritised, sum_tree, uniform
 from jaxrl_hpc.schema import traced_values
+from tests.tiers import quick
 
 T, B, N, CAPACITY = 4, 3, 64, 60
 
@@ -20,7 +21,7 @@ def build(module, window, **options):
 
 
 @pytest.mark.parametrize("module", [uniform, prioritised])
-@pytest.mark.parametrize("window", [1, 3, 6])
+@pytest.mark.parametrize("window", quick([1, 3, 6], [3]))
 def test_windows_are_whole_and_all_are_reached(module, window, unroll, example) -> None:
     replay, hypers = build(module, window)
     state = replay.init(example, hypers)

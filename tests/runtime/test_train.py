@@ -211,7 +211,7 @@ SIBLINGS = ("iql", "mbpo_td3")  # whose parts the others have
 @pytest.mark.parametrize(
     "agent",
     [
-        *quick([agent for agent in BY_DEFAULT if agent not in SIBLINGS], ["ppo", "a2c", "dqn"]),
+        *quick([agent for agent in BY_DEFAULT if agent not in SIBLINGS], ["ppo"]),
         *(pytest.param(agent, marks=pytest.mark.slow) for agent in SIBLINGS),
     ],
 )

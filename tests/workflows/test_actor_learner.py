@@ -27,6 +27,7 @@ from jaxrl_hpc.workflows.actor_learner.arrival_log import (
 from jaxrl_hpc.workflows.actor_learner.mailbox import ArrivalSchedule, Mailbox, MailboxRules
 from jaxrl_hpc.workflows.actor_learner.messages import ActorSnapshot, Link, make_acting
 from tests.mpi import actor_learner_jobs
+from tests.tiers import quick
 
 ROLES = Roles(None, 0, 1, 2, 1)  # one learner, two actors
 
@@ -308,7 +309,7 @@ def test_what_does_not_fit_together(case, changes, text):
         build(actor_learner_jobs.config_of(case, changes))
 
 
-@pytest.mark.parametrize("rated", [False, True])
+@pytest.mark.parametrize("rated", quick([False, True], [True]))
 @pytest.mark.parametrize("store_next", ["always", "by_index"])
 def test_unrolls_added_at_once_are_stored_as_if_added_one_by_one(rated, store_next):
     changes = [f"workflow.actor_priorities={str(rated).lower()}", f"replay.store_next={store_next}"]

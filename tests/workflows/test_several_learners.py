@@ -77,6 +77,7 @@ def learned(sgd: bool, every: int, iterations: int, overlap: bool = False) -> An
     return jax.jit(jax.vmap(one, axis_name="learners"))(jnp.arange(LEARNERS))
 
 
+@pytest.mark.full
 def test_with_plain_sgd_the_mean_of_parameters_is_that_of_gradients() -> None:
     """If it is taken after every update."""
     gradients, parameters = (learned(sgd=True, every=every, iterations=3) for every in (0, 1))
