@@ -197,7 +197,7 @@ def test_memory_is_known_before_anything_is_made():
 
 
 # random play: about 20 on CartPole, 0 and -0.7 on the probes, whose best are 1 and 0
-CARTPOLE = {"ppo": 400, "a2c": 300, "dqn": 100, "pqn": 120}
+CARTPOLE = {"ppo": 200, "a2c": 200, "dqn": 100, "pqn": 120}
 PROBES = {
     **dict.fromkeys(("recurrent_dqn", "dyna_q"), ("ProbeBoth", 5_000, 0.99)),
     **dict.fromkeys(("td3", "ddpg", "sac", "iql", "mbpo", "mbpo_td3"), ("ProbeBothContinuous", 3_000, -0.03)),
