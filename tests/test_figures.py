@@ -77,7 +77,7 @@ def drawn(monkeypatch) -> list[Figure]:
 
 
 @pytest.mark.parametrize("engine", [{}, {"engine": "mpi"}])
-@pytest.mark.parametrize("case", ["dqn_weak", "ppo_strong", "ppo_weak"])
+@pytest.mark.parametrize("case", ["dqn_ahead", "dqn_weak", "ppo_strong", "ppo_weak"])
 def test_scaling(case: str, engine: dict[str, str], drawn: list[Figure], tmp_path: Path) -> None:
     report = json.loads((DATA / f"scaling_{case}.json").read_text())
     report["rows"] = [row | engine for row in report["rows"]]
