@@ -64,7 +64,8 @@ def test_rows_of_runs_that_are_not_at_hand_are_kept(tmp_path) -> None:
 # drawn from data of the repository, beside those of docs/data/curves; test_figures.py does it
 DRAWN = {
     "atari", "cray_resize", "exabooster_fits", "intervals", "packing", "replay", "scaling_dqn_ahead",
-    "scaling_dqn_weak", "scaling_ppo_strong", "scaling_ppo_weak", "window_collisions", "workflows", "workflows_solve",
+    "scaling_dqn_weak", "scaling_ppo_strong", "scaling_ppo_weak", "window_collisions",
+    "workflows", "workflows_solve",
 }  # fmt: skip
 SIMULATED = {"exabooster_reference_episode", "exabooster_statistics"}  # without training: drawn when wanted
 
