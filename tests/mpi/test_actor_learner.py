@@ -243,6 +243,24 @@ def test_a_replay_that_takes_several_unrolls_at_once_is_repeatable(tmp_path):
 
 
 @pytest.mark.full
+def test_sac_in_lock_step_is_the_fused_run(tmp_path):
+    (found,) = start(2, tmp_path, "sac-lock:workflow.lockstep=true")["sac-lock"]
+    check_as_fused(found, tmp_path, "sac-lock", "num_envs=4")
+    assert found["summary"]["updates"] > 100
+
+
+@pytest.mark.full
+def test_planners_of_mbpo_are_repeatable(tmp_path):
+    """Two planners and an actor; that planners are equal at the end of every chunk is checked there."""
+    replayed = "run.replay_schedule=FOLDER/mbpo-planned"
+    found = start(3, tmp_path, f"mbpo-planned:{RECORD}", f"mbpo-again:{replayed}")
+    (first,), (again,) = found["mbpo-planned"], found["mbpo-again"]
+    assert first["finished"] and first["params"] == again["params"]
+    assert first["summary"]["updates"] > 100
+    assert 0 < first["rows"][-1]["simulated_used"] < 1.001
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["workflow.average_every=3", "workflow.overlap=true"])
 def test_learners_that_average_otherwise_are_equal_and_repeatable(tmp_path, how):
     """That they are equal at the end of every chunk is checked there (`compare_replicas`)."""
