@@ -175,7 +175,8 @@ def training(report: dict[str, Any]) -> list[str]:
         "defaults; *pinned*: its process has one core from the start, and a row in which it used more than "
         f"{interleave.PINNED_CORES} cores is refused. Measured by `jaxrl-hpc bench train`, the libraries "
         "taking turns. The last columns are our rate divided by the "
-        "peer's, and the peer's CPU time per update divided by ours: medians over rounds, with extremes.",
+        "peer's, and the peer's CPU time per update divided by ours: medians over rounds, with extremes. In "
+        "rows of DQN at commit `9156d5b794` ours learned by Huber's loss, the others by the squared error.",
         "",
         *circumstances_of_cases(report),
         *table(report),
@@ -198,9 +199,8 @@ def returns(report: dict[str, Any]) -> list[str]:
         "## What equal work brings",
         "Greedy episodes after the same number of environment steps and updates, one figure per seed "
         "(`jaxrl-hpc bench train --only returns`). CartPole ends at 500; Pendulum's returns are negative. "
-        "purejaxrl and rejax have DQN learn by the squared error; ours had Huber's loss when this was "
-        "measured, and has the squared error in this benchmark since. So few seeds tell apart only what "
-        "differs much: below the table, where they do.",
+        "All have DQN learn by the squared error. So few seeds tell apart only what differs much: below the "
+        "table, where they do.",
         "",
         f"Measured with {versions(train.facts_of(report, 'returns'))}.",
         "",
